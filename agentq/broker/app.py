@@ -1,0 +1,329 @@
+"""`App`: the settings, the Celery app that goes with them, and `@app.step`.
+
+The Celery app is an ordinary one (`app.celery`): `@app.celery.task`, `delay`, chains, groups and
+chords work; it publishes through `Publisher`, and a worker started from it runs our loop unless a
+stock pool is asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, overload
+
+from celery import Celery
+
+from agentq.broker import joins, routing, serializer
+from agentq.broker.context import Context
+from agentq.broker.publisher import Publisher
+from agentq.broker.services import Services
+from agentq.broker.step import Step, kind_of
+from agentq.broker.task import Task, run_coroutine
+from agentq.clock import DurationLike, parse_duration
+from agentq.errors import BrokerNotConfigured, DefinitionError
+from agentq.settings import Settings, load_settings
+from agentq.store.address import Address, parse
+from agentq.store.client import Store
+from agentq.store.embedded import default_data_dir, find_running
+from agentq.timing.deadline import BrokerClock, Deadline
+
+StepFunction = Callable[..., Any]
+_DEFAULT_BACKOFF = timedelta(seconds=1)
+PLACEHOLDER = "agentq://"
+"""The broker URL in Celery's configuration: an app can be declared before a broker runs."""
+
+
+def milliseconds(duration: timedelta) -> int:
+    """Return whole milliseconds, as the functions take them."""
+    return int(duration.total_seconds() * 1000)
+
+
+class CeleryApp(Celery):  # type: ignore[misc]
+    """A Celery app that belongs to an `App`."""
+
+    task_cls = "agentq.broker.task:Task"
+    amqp_cls = "agentq.broker.amqp:AMQP"
+
+    aq: App
+    """The app it belongs to; set right after it is made."""
+
+    def producer_or_acquire(self, producer: Any = None) -> AbstractContextManager[Any]:
+        """Return what tasks are published with."""
+        if producer is not None:
+            return nullcontext(producer)
+        return Publisher(store=self.aq.store, settings=self.aq.settings)
+
+    def _connection(self, url: str, **options: Any) -> Any:
+        """Return a kombu connection; our placeholder URL becomes where the broker is now."""
+        from agentq.broker.transport import kombu_connection  # noqa: PLC0415 -- rarely needed
+
+        if url != PLACEHOLDER:
+            return super()._connection(url, **options)
+        return kombu_connection(self, self.aq.address, options)
+
+    @cached_property
+    def Worker(self) -> type:  # noqa: N802 -- Celery's name
+        """Return the worker that `celery worker` starts."""
+        # By name, as Celery names its own: a producer never imports the worker.
+        return self.subclass_with_self("agentq.worker.controller:Worker")  # type: ignore[no-any-return]
+
+    # -- what backend and task ask ----------------------------------------------------------------
+
+    @property
+    def keep_ms(self) -> int:
+        """Return how long an ended run is kept."""
+        return milliseconds(self.aq.settings.runs.keep)
+
+    @property
+    def join_ttl_ms(self) -> int:
+        """Return how long a join waits for its members."""
+        return milliseconds(self.aq.settings.runs.join_ttl)
+
+    def step_ended(self, request: Any, state: str, result: Any) -> None:
+        """Add what follows in the run when a stock tracer ended a step."""
+        self.aq.step_ended(request, state, result)
+
+    def resolve_joins(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Return *args* with a fan-in's reference replaced by its results."""
+        return self.aq.resolve_joins(args)
+
+    def run_step(self, task: Task, args: tuple[Any, ...]) -> Any:
+        """Run a step under a stock tracer."""
+        return self.aq.run_step(task, args)
+
+
+class App:
+    """Settings, Celery app and steps; `AgentQ` adds flows."""
+
+    def __init__(
+        self,
+        name: str = "agentq",
+        *,
+        settings: Settings | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> None:
+        """Declare an app; nothing is connected before something is sent.
+
+        Args:
+            name: prefix of task names declared in `__main__`, and the name Flower shows.
+            settings: all settings; else they are loaded (`agentq settings` prints them).
+            overrides: dotted settings that beat the loaded ones, e.g. ``{"worker.slots": 50}``.
+        """
+        serializer.install()
+        self.name = name
+        self.settings = settings or load_settings(overrides=overrides)
+        self.steps: dict[str, Step] = {}
+        self._services: dict[int, Services] = {}
+        self.celery = CeleryApp(name, set_as_current=True)
+        self.celery.aq = self
+        self.celery.conf.update(_configuration(self.settings))
+
+    # -- where the broker is ----------------------------------------------------------------------
+
+    @cached_property
+    def address(self) -> Address:
+        """Return where the cell is.
+
+        Raises:
+            BrokerNotConfigured: no broker is set and no embedded one runs.
+        """
+        return parse(self.broker_url, cell=self.settings.broker.cell)
+
+    @property
+    def broker_url(self) -> str:
+        """Return the broker's URL: the one that is set, else the embedded server's."""
+        if url := self.settings.require_broker():
+            return url
+        data_dir = self.settings.embedded.data_dir or default_data_dir()
+        if url := find_running(data_dir):
+            return url
+        raise BrokerNotConfigured(
+            f"no broker: broker.url is not set and no embedded server runs in {data_dir}; "
+            "start one with `agentq up`, or set AGENTQ_BROKER__URL=agentq://127.0.0.1:6379/0"
+        )
+
+    @cached_property
+    def store(self) -> Store:
+        """Return the cell, as producers see it."""
+        return Store(address=self.address, timeout=self.settings.broker.timeout)
+
+    def services(self) -> Services:
+        """Return what the steps on this thread's loop share."""
+        key = threading.get_ident()
+        if key not in self._services:
+            self._services[key] = Services(settings=self.settings)
+        return self._services[key]
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    @overload
+    def step(self, function: StepFunction, /) -> Task: ...
+
+    @overload
+    def step(
+        self,
+        *,
+        name: str | None = None,
+        pool: str = "shared",
+        lane: str = routing.DEFAULT_LANE,
+        timeout: DurationLike | None = None,
+        retries: int = 0,
+        backoff: DurationLike = _DEFAULT_BACKOFF,
+        kind: str | None = None,
+    ) -> Callable[[StepFunction], Task]: ...
+
+    def step(self, function: StepFunction | None = None, /, **options: Any) -> Any:
+        """Declare a step: an `async def`, or a `def` that runs in a thread or a process.
+
+        Args:
+            function: the step, when used without arguments.
+            **options: ``name`` (default: module and function), ``pool`` (a pool of the settings),
+                ``lane`` (high, normal, long, low), ``timeout`` of one attempt, ``retries`` after
+                an exception, ``backoff`` before the first of them (doubles, with jitter), ``kind``
+                (``"thread"`` or ``"cpu"`` for a plain `def`).
+
+        Raises:
+            DefinitionError: the pool, lane or kind is unknown, or the name is taken.
+        """
+        if function is not None:
+            return self._declare(function)
+        return lambda declared: self._declare(declared, **options)
+
+    def _declare(  # noqa: PLR0913 -- the options of `step`
+        self,
+        function: StepFunction,
+        *,
+        name: str | None = None,
+        pool: str = "shared",
+        lane: str = routing.DEFAULT_LANE,
+        timeout: DurationLike | None = None,
+        retries: int = 0,
+        backoff: DurationLike = _DEFAULT_BACKOFF,
+        kind: str | None = None,
+    ) -> Task:
+        full = name or self.celery.gen_task_name(function.__name__, function.__module__)
+        if pool not in self.settings.pools:
+            raise DefinitionError(
+                f"step {full!r}: pool {pool!r} is not in the settings "
+                f"({', '.join(sorted(self.settings.pools))}); add [pools.{pool}]"
+            )
+        routing.priority_of(lane)
+        if full in self.steps:
+            raise DefinitionError(f"step {full!r} is declared twice: give one of them a name=")
+        step = Step(
+            full,
+            function,
+            kind_of(function, kind),
+            pool,
+            lane,
+            parse_duration(timeout) if timeout is not None else None,
+            retries,
+            parse_duration(backoff),
+        )
+        self.steps[full] = step
+        return self.celery.task(  # type: ignore[no-any-return]
+            name=full, lazy=False, shared=False, typing=False, step=step, serializer=serializer.NAME
+        )(function)
+
+    # -- under a stock tracer ---------------------------------------------------------------------
+
+    def step_ended(self, request: Any, state: str, result: Any) -> None:
+        """Add the effects of an ended step to its completion; an app without flows has none."""
+
+    def resolve_joins(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Return *args* with a fan-in's reference replaced by its results.
+
+        Raises:
+            ChordError: a header task failed.
+        """
+        found = joins.referenced(args)
+        if found is None:
+            return tuple(args)
+        place, mark = found
+        join_id = mark[joins.MARK]
+        reply = self.store.command("HGETALL", self.store.keys.outcomes(join_id))
+        outcomes = joins.read_outcomes(reply)
+        value: Any = outcomes if mark.get("flow") else joins.values(outcomes)
+        if mark.get(joins.NESTED):
+            value = self._nested(join_id)
+        return (*args[:place], value, *args[place + 1 :])
+
+    def _nested(self, join_id: str) -> Any:
+        """Return the results of a header that holds groups, in its shape."""
+        from celery.result import allow_join_result  # noqa: PLC0415
+
+        header = self.celery.GroupResult.restore(join_id, app=self.celery)
+        with allow_join_result():
+            return header.join(timeout=self.settings.broker.timeout.total_seconds())
+
+    def run_step(self, task: Task, args: tuple[Any, ...]) -> Any:
+        """Run a step with its context and return its checked result as JSON values."""
+        step = task.step
+        assert step is not None  # noqa: S101 -- only steps come here
+        request = task.request
+        ours = getattr(request, "aq", None) or {}
+        context = Context(
+            run_id=ours.get("run", ""),
+            step=step.name,
+            task_id=request.id,
+            attempt=request.retries + 1,
+            worker=request.hostname or "",
+            services=self.services(),
+            clock=BrokerClock(),
+            deadline=Deadline(0),
+        )
+        request.__dict__["_aq_ledger"] = context.ledger
+        result = step.function(*call_arguments(step, context, args))
+        if step.kind == "async":
+            result = run_coroutine(result)
+        return step.plain(result)
+
+
+def call_arguments(step: Step, context: Context, args: Sequence[Any]) -> list[Any]:
+    """Return what the step's function is called with."""
+    result: list[Any] = [context] if step.takes_context else []
+    if step.takes_argument:
+        value = args[0] if args else None
+        is_outcomes = isinstance(value, list) and bool(value) and _looks_like_outcomes(value)
+        result.append(step.decode(value, outcomes=is_outcomes))
+        result += args[1:]
+    return result
+
+
+def _looks_like_outcomes(value: list[Any]) -> bool:
+    first = value[0]
+    return isinstance(first, dict) and (
+        first.keys() == {"value"} or {"kind", "message"} <= first.keys()
+    )
+
+
+def _configuration(settings: Settings) -> dict[str, Any]:
+    """Return Celery's configuration: what agentq's guarantees rest on, each beside its reason."""
+    default_queue = "shared" if "shared" in settings.pools else min(settings.pools)
+    return {
+        "broker_url": PLACEHOLDER,  # where it is, is asked when somebody connects
+        "result_backend": "agentq.broker.backend:Backend",
+        "task_serializer": serializer.NAME,
+        "result_serializer": serializer.NAME,
+        "accept_content": ["json", serializer.NAME],  # never pickle
+        "task_queues": routing.queues(settings.pools),
+        "task_default_queue": default_queue,
+        "task_default_exchange": "",
+        "task_default_routing_key": default_queue,
+        "task_create_missing_queues": False,  # a queue that nobody reads is a typing error
+        "task_routes": (routing.route,),
+        "task_default_priority": routing.DEFAULT_PRIORITY,  # kombu's 0 is the highest
+        "task_inherit_parent_priority": True,  # else it is lost from the second step on
+        "task_acks_late": True,  # an early ack loses what a killed worker held
+        "task_reject_on_worker_lost": True,
+        "worker_send_task_events": settings.worker.events,
+        "worker_prefetch_multiplier": 1,
+        "worker_hijack_root_logger": False,
+        "worker_pool": settings.worker.stock_pool or "agentq.worker.pool:TaskPool",
+        "result_expires": settings.broker.result_ttl,
+        "result_chord_expires": settings.runs.join_ttl,
+        "broker_connection_retry_on_startup": True,
+    }

@@ -1,0 +1,174 @@
+"""The lease of a process that consumes with Celery's own consumer: one per process and cell.
+
+It outlives a lost connection: what the pool's children still run stays under the lease while Celery
+connects anew, and is handed out elsewhere only when this process is gone. The thread also returns
+what dead processes held and moves what is due, which any process of a cell may do.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections import deque
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from agentq.broker.terms import Terms
+from agentq.errors import BrokerUnavailable
+from agentq.store import calls
+from agentq.store.address import Address
+from agentq.store.calls import Call
+from agentq.store.client import Store
+
+logger = logging.getLogger(__name__)
+
+_ROUND_S = 1.0
+_PROMOTED_AT_ONCE = 500
+_HANDED_BACK_AT_ONCE = 500
+
+
+def _new_name() -> str:
+    # New at each start: a lease that was lost must not be mistaken for the one that follows it.
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+
+
+class LeaseKeeper:
+    """Holds one lease from `start` to `stop`."""
+
+    def __init__(self, *, store: Store, terms: Terms) -> None:
+        """Keep the parts; nothing is taken before `start`."""
+        self.name = _new_name()
+        self.pools: set[str] = set()
+        """The queues this process consumes, for its report."""
+        self._store = store
+        self._terms = terms
+        self._prefix = store.keys.prefix
+        self._returns: deque[Call] = deque()
+        self._renewed = 0.0
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Take the lease and keep it; safe twice.
+
+        Raises:
+            BrokerUnavailable: no answer in time.
+        """
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._take()
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._run, name="agentq-lease", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Give up the lease; what is still held under it is handed out again, uncharged."""
+        self._stop.set()
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        thread.join(timeout=self._terms.timeout_ms / 1000 + 1)
+        call = calls.release(
+            self._prefix, self.name, died=False, limit=self._terms.delivery_limit,
+            keep_ms=self._terms.keep_ms,
+        )  # fmt: skip
+        with contextlib.suppress(BrokerUnavailable):  # then it runs out by itself
+            while self._store.call(call) >= _HANDED_BACK_AT_ONCE:
+                pass
+        self._store.close()
+
+    def hand_back(self, call: Call) -> None:
+        """Send *call*, which ends a delivery; repeated by the thread while the broker is away."""
+        self._returns.append(call)
+        with contextlib.suppress(BrokerUnavailable):
+            self._send_returns()
+
+    def retake(self) -> None:
+        """Take a lease under a new name: the old one was lost, and what it held with it."""
+        with self._lock:
+            if self._store.command("ZSCORE", self._store.keys.workers(), self.name) is None:
+                logger.warning("lease %s was lost: what it held runs elsewhere now", self.name)
+                self.name = _new_name()
+                self._take()
+
+    def round(self) -> None:
+        """Renew when it is time, return what the dead held, move what is due."""
+        self._send_returns()
+        batch = [
+            calls.reap(
+                self._prefix, self._terms.delivery_limit, self._terms.lease_ms // 3,
+                self._terms.keep_ms,
+            ),
+            calls.promote(self._prefix, _PROMOTED_AT_ONCE, self._terms.keep_ms),
+        ]  # fmt: skip
+        due = time.monotonic() - self._renewed >= self._terms.lease_ms / 3000
+        if due:
+            batch.insert(0, self._renewal(first=False))
+        answers = self._store.pipeline(batch)
+        failed = next((answer for answer in answers if isinstance(answer, Exception)), None)
+        if failed is not None:
+            raise BrokerUnavailable(f"lease {self.name}: {failed}") from failed
+        if due:
+            self._renewed = time.monotonic()
+            if not answers[0][1]:
+                self.retake()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_ROUND_S * random.uniform(0.8, 1.2)):  # noqa: S311 -- jitter
+            try:
+                self.round()
+            except BrokerUnavailable as error:
+                logger.debug("%s", error)
+            except Exception:
+                logger.exception("lease %s", self.name)  # the thread must not end
+
+    def _send_returns(self) -> None:
+        while self._returns:
+            self._store.call(self._returns[0])
+            self._returns.popleft()
+
+    def _take(self) -> None:
+        self._store.call(self._renewal(first=True))
+        self._renewed = time.monotonic()
+
+    def _renewal(self, *, first: bool) -> Call:
+        report: dict[str, Any] = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "pools": sorted(self.pools),
+            "loop": "celery",
+        }
+        return calls.renew(
+            self._prefix, self.name, self._terms.lease_ms, first=first, report=orjson.dumps(report)
+        )
+
+
+_keepers: dict[tuple[int, Address], LeaseKeeper] = {}
+
+
+def keeper_of(address: Address, terms: Terms) -> LeaseKeeper:
+    """Return this process' keeper for a cell, started; it ends with the process."""
+    key = (os.getpid(), address)  # a forked child has the dictionary but not the thread
+    if key not in _keepers:
+        store = Store(address=address, timeout=terms.timeout)
+        _keepers[key] = LeaseKeeper(store=store, terms=terms)
+    _keepers[key].start()
+    return _keepers[key]
+
+
+@atexit.register
+def _release_all() -> None:
+    for (pid, _), keeper in list(_keepers.items()):
+        if pid == os.getpid():
+            keeper.stop()

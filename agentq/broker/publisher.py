@@ -1,0 +1,177 @@
+"""What stands in for a kombu producer in our apps: gathers messages, sends them in one call.
+
+Celery opens one producer for a whole group or chord and hands it to each member's `apply_async`;
+so everything published inside one `with` becomes visible whole or not at all. One message is an
+`enqueue` (deduplicated by id, checked against the lane's cap), several are one `open`, very many
+are staged in chunks and opened by one last call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from contextvars import ContextVar, Token
+from datetime import timedelta
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
+
+from agentq.broker import outbox
+from agentq.errors import PayloadTooLarge, QueueFull
+from agentq.store import calls, effects
+from agentq.store.effects import Effect, Message
+
+if TYPE_CHECKING:
+    from agentq.settings import Settings
+    from agentq.store.client import Store
+
+CHUNK = 500
+"""Members staged by one call: keeps it under 5 ms of the server."""
+
+CHUNK_BYTES = 1 << 20
+
+_active: ContextVar[Publisher | None] = ContextVar("agentq_publisher", default=None)
+
+
+def active() -> Publisher | None:
+    """Return the publisher whose `with` is open."""
+    return _active.get()
+
+
+def chunks(messages: Sequence[Message]) -> list[list[Message]]:
+    """Split *messages* into what one `stage` takes: `CHUNK` of them or `CHUNK_BYTES`."""
+    result: list[list[Message]] = [[]]
+    size = 0
+    for message in messages:
+        weight = len(message.body) + len(message.headers)
+        if result[-1] and (len(result[-1]) >= CHUNK or size + weight > CHUNK_BYTES):
+            result.append([])
+            size = 0
+        result[-1].append(message)
+        size += weight
+    return result
+
+
+class Publisher:
+    """Gathers what one `with` publishes."""
+
+    def __init__(self, *, store: Store, settings: Settings) -> None:
+        """Keep the parts; the store connects when something is sent."""
+        self._store = store
+        self._settings = settings
+        self._messages: list[tuple[Message, str]] = []
+        self._effects: list[Effect] = []
+        self._token: Token[Publisher | None] | None = None
+
+    # What Celery asks of a producer and of its connection.
+    serializer = None
+
+    @property
+    def connection(self) -> Self:
+        """Return what stands in for the connection."""
+        return self
+
+    def _reraise_as_library_errors(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def __enter__(self) -> Self:
+        """Begin to gather."""
+        self._token = _active.set(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Send what was gathered; after an exception nothing is sent."""
+        if self._token is not None:
+            _active.reset(self._token)
+            self._token = None
+        if kind is None:
+            self._flush()
+
+    def add(self, message: Message, dedupe_id: str) -> None:
+        """Gather one message.
+
+        Raises:
+            PayloadTooLarge: its body is larger than `broker.max_payload`.
+        """
+        limit = self._settings.broker.max_payload
+        if len(message.body) > limit:
+            raise PayloadTooLarge(
+                f"message {message.id} carries {len(message.body)} bytes of arguments; "
+                f"broker.max_payload is {limit}: pass a reference (a path, a key) instead"
+            )
+        self._messages.append((message, dedupe_id))
+
+    def effect(self, effect: Effect) -> None:
+        """Gather an effect that belongs with the messages."""
+        self._effects.append(effect)
+
+    def _flush(self) -> None:
+        messages, self._messages = self._messages, []
+        extra, self._effects = self._effects, []
+        if not messages and not extra:
+            return
+        plain = [message for message, _ in messages]
+        if (box := outbox.sink()) is not None:
+            box.effects += self._visible(plain, box.staged)
+            box.effects += extra
+        elif len(messages) == 1 and not extra:
+            self._enqueue(*messages[0])
+        else:
+            self._open(plain, extra)
+
+    def _visible(self, messages: list[Message], staged: dict[str, list[Message]]) -> list[Effect]:
+        """Return the effects that make *messages* visible; many of them go to *staged*."""
+        if len(messages) <= CHUNK and sum(len(m.body) for m in messages) <= CHUNK_BYTES:
+            return [effects.put(message) for message in messages]
+        result = []
+        by_lane = sorted(messages, key=lambda m: (m.pool, m.lane))
+        for (pool, lane), members in groupby(by_lane, key=lambda m: (m.pool, m.lane)):
+            group = uuid4().hex
+            staged[group] = list(members)
+            result.append(effects.open_group(group, pool, lane))
+        return result
+
+    def _enqueue(self, message: Message, dedupe_id: str) -> None:
+        broker = self._settings.broker
+        admission = calls.Admission(
+            dedupe_id,
+            int(broker.dedupe_ttl.total_seconds() * 1000),
+            message.pool,
+            message.lane,
+            broker.max_length,
+        )
+        call = calls.enqueue(self._store.keys.prefix, admission, [effects.put(message)])
+        match calls.enqueued(self._store.call(call)):
+            case calls.Full(depth):
+                raise QueueFull(
+                    message.pool, depth=depth, limit=broker.max_length,
+                    retry_after=timedelta(seconds=1),
+                )  # fmt: skip
+            case calls.Accepted() | calls.Duplicate():
+                pass
+
+    def _open(self, messages: list[Message], extra: list[Effect]) -> None:
+        prefix = self._store.keys.prefix
+        staged: dict[str, list[Message]] = {}
+        visible = self._visible(messages, staged)
+        for group, members in staged.items():
+            stage(self._store, group, members)
+        self._store.call(calls.open_staged(prefix, uuid4().hex, 60_000, [*visible, *extra]))
+
+
+def stage(store: Store, group: str, members: list[Message]) -> None:
+    """Stage *members* under *group*, chunk by chunk."""
+    offset = 0
+    for chunk in chunks(members):
+        offset = store.call(calls.stage(store.keys.prefix, group, offset, chunk))
+
+
+def staging(prefix: str, staged: dict[str, list[Message]]) -> list[calls.Call]:
+    """Return the calls that stage *staged*, in their order."""
+    result: list[Any] = []
+    for group, members in staged.items():
+        offset = 0
+        for chunk in chunks(members):
+            result.append(calls.stage(prefix, group, offset, chunk))
+            offset += len(chunk)
+    return result

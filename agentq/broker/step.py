@@ -1,0 +1,175 @@
+"""A step as it was declared: where it runs, how long, how often, and what types it takes and gives.
+
+The types are the annotations; pydantic checks them at both ends. A step takes at most one value
+from the flow (its argument), after an optional first parameter annotated `Context`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Literal, get_type_hints
+
+import orjson
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from agentq.broker import serializer
+from agentq.errors import DefinitionError, InvalidArgument, InvalidResult
+from agentq.outcome import outcome_of
+
+Kind = Literal["async", "thread", "cpu"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One declared step."""
+
+    name: str
+    function: Callable[..., Any]
+    kind: Kind
+    pool: str
+    lane: str
+    timeout: timedelta | None
+    """One attempt; None: only the run's deadline bounds it."""
+    retries: int
+    """Further attempts after an exception."""
+    backoff: timedelta
+    """Before the first retry; doubles, with jitter."""
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        try:
+            return get_type_hints(self.function)
+        except NameError as error:
+            raise DefinitionError(
+                f"step {self.name!r}: an annotation can not be resolved: {error}; "
+                "its types must be importable from the module that declares the step"
+            ) from error
+
+    @cached_property
+    def _parameters(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(self.function).parameters.values())
+
+    @cached_property
+    def takes_context(self) -> bool:
+        """Whether the first parameter is annotated `Context`."""
+        if not self._parameters:
+            return False
+        annotation = self._hints.get(self._parameters[0].name)
+        return getattr(annotation, "__name__", "") == "Context"
+
+    @cached_property
+    def takes_argument(self) -> bool:
+        """Whether it takes the value of the step before it."""
+        return len(self._parameters) > int(self.takes_context)
+
+    @cached_property
+    def _argument(self) -> TypeAdapter[Any] | None:
+        if not self.takes_argument:
+            return None
+        annotation = self._hints.get(self._parameters[int(self.takes_context)].name, Any)
+        return None if annotation is Any else TypeAdapter(annotation)
+
+    @cached_property
+    def result_adapter(self) -> TypeAdapter[Any] | None:
+        """Return what checks and writes the result, None where it is not annotated."""
+        annotation = self._hints.get("return", Any)
+        return None if annotation is Any else TypeAdapter(annotation)
+
+    def decode(self, value: Any, *, outcomes: bool = False) -> Any:
+        """Return the argument that JSON *value* stands for; *outcomes*: a list of a fan-in's.
+
+        Raises:
+            InvalidArgument: the annotation forbids it; the text names step, place and reason.
+        """
+        if self._argument is None:
+            return [outcome_of(item) for item in value] if outcomes else value
+        try:
+            return self._argument.validate_python(value)
+        except ValidationError as error:
+            raise InvalidArgument(f"step {self.name!r} was given {_summary(error)}") from error
+
+    def encode_argument(self, value: Any) -> bytes:
+        """Return a caller's argument as JSON, checked against the annotation.
+
+        Raises:
+            InvalidArgument: the annotation forbids it.
+        """
+        if self._argument is None:
+            return serializer.dumps(value)
+        try:
+            return self._argument.dump_json(self._argument.validate_python(value))
+        except (ValidationError, PydanticSerializationError) as error:
+            raise InvalidArgument(f"step {self.name!r} was given {_summary(error)}") from error
+
+    def encode(self, value: Any) -> bytes:
+        """Return the step's result as JSON, checked against the annotation.
+
+        Raises:
+            InvalidResult: the annotation forbids it, or JSON has no form for it.
+        """
+        try:
+            if self.result_adapter is None:
+                return serializer.dumps(value)
+            return self.result_adapter.dump_json(self.result_adapter.validate_python(value))
+        except (ValidationError, PydanticSerializationError, InvalidArgument) as error:
+            raise InvalidResult(f"step {self.name!r} returned {_summary(error)}") from error
+
+    def plain(self, value: Any) -> Any:
+        """Return the step's result as JSON values, checked; for Celery's own tracer."""
+        return orjson.loads(self.encode(value))
+
+
+def _summary(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "a value"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    shown = repr(first["input"])
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return f"{error.title}: {place}: {first['msg']}, got {shown}{more}"
+
+
+def kind_of(function: Callable[..., Any], kind: str | None) -> Kind:
+    """Return how *function* runs: what the declaration says, else what it is.
+
+    Raises:
+        DefinitionError: the kind is unknown or does not fit the function.
+    """
+    is_async = inspect.iscoroutinefunction(function)
+    if kind not in (None, "async", "thread", "cpu"):
+        raise DefinitionError(f"step {function.__name__!r}: kind {kind!r} is not thread or cpu")
+    if is_async and kind in ("thread", "cpu"):
+        raise DefinitionError(
+            f'step {function.__name__!r} is async: kind="{kind}" needs a plain def'
+        )
+    if not is_async and kind == "async":
+        raise DefinitionError(f"step {function.__name__!r} is a plain def: it can not be async")
+    return "async" if is_async else kind or "thread"  # type: ignore[return-value]
+
+
+def members_of(result: Any, of: str | None, step: str) -> list[Any]:
+    """Return what a fan-out runs over: the result itself, or its attribute or key *of*.
+
+    Raises:
+        InvalidResult: there is no such list in the result.
+    """
+    items = result
+    if of is not None:
+        if isinstance(result, dict):
+            items = result.get(of)
+        elif isinstance(result, BaseModel) or hasattr(result, of):
+            items = getattr(result, of, None)
+        else:
+            items = None
+    if not isinstance(items, list | tuple):
+        where = f"its {of!r}" if of else "its result"
+        raise InvalidResult(
+            f"step {step!r} feeds each(): {where} must be a list, got {type(items).__name__}"
+        )
+    return list(items)

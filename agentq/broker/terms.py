@@ -1,0 +1,56 @@
+"""The limits a transport works under, taken from our settings or, for a plain Celery app, default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentq.settings import Settings
+
+
+def _ms(duration: timedelta) -> int:
+    return int(duration.total_seconds() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """All durations in milliseconds."""
+
+    timeout_ms: int = 5_000
+    """One call to the broker."""
+    lease_ms: int = 15_000
+    delivery_limit: int = 3
+    """Deaths of a worker before what it ran is given up."""
+    dedupe_ms: int = 600_000
+    keep_ms: int = 604_800_000
+    """How long an ended run is kept."""
+    max_length: int = 100_000
+    """Most messages a lane may hold."""
+    max_payload: int = 262_144
+    """Most bytes of arguments."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Terms:
+        """Return what *settings* say."""
+        broker = settings.broker
+        return cls(
+            timeout_ms=_ms(broker.timeout),
+            lease_ms=_ms(settings.worker.lease),
+            delivery_limit=broker.delivery_limit,
+            dedupe_ms=_ms(broker.dedupe_ttl),
+            keep_ms=_ms(settings.runs.keep),
+            max_length=broker.max_length,
+            max_payload=broker.max_payload,
+        )
+
+    @property
+    def timeout(self) -> timedelta:
+        """Return the limit of one call."""
+        return timedelta(milliseconds=self.timeout_ms)
+
+    @property
+    def wait_s(self) -> float:
+        """Return how long an idle consumer waits at a time: well within half a lease."""
+        return max(0.1, min(1.0, self.lease_ms / 4000))

@@ -1,0 +1,48 @@
+"""Durations as people write them (`"250ms"`, `"30s"`, `"2m"`) and the two clocks that are used."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import timedelta
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
+
+DurationLike = str | int | float | timedelta
+
+
+def parse_duration(value: DurationLike) -> timedelta:
+    """Return *value* as a timedelta; a bare number is seconds.
+
+    Raises:
+        ValueError: for anything that is not a number, ``"<number><ms|s|m|h|d>"`` or a timedelta,
+            and for negative durations.
+    """
+    if isinstance(value, timedelta):
+        duration = value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        duration = timedelta(seconds=value)
+    elif isinstance(value, str) and (match := _DURATION.fullmatch(value)):
+        duration = timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    else:
+        raise ValueError(f"{value!r} is not a duration: write 250ms, 30s, 2m, 1h or 7d")
+    if duration < timedelta(0):
+        raise ValueError(f"{value!r} is negative")
+    return duration
+
+
+def format_duration(value: timedelta) -> str:
+    """Return the shortest exact text that `parse_duration` reads back."""
+    milliseconds = round(value.total_seconds() * 1000)
+    if not milliseconds:
+        return "0s"
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if milliseconds % size == 0:
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"
+
+
+def wall_ms() -> int:
+    """Return this machine's wall clock in milliseconds; deadlines use the broker's, never this."""
+    return time.time_ns() // 1_000_000

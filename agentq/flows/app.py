@@ -1,0 +1,138 @@
+"""`AgentQ`: what a user declares steps and flows on, and submits runs with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from agentq.broker import outbox
+from agentq.broker.app import App, milliseconds
+from agentq.broker.sequence import Part, sequence_of
+from agentq.broker.serializer import loads
+from agentq.errors import DefinitionError, UnknownFlow
+from agentq.flows.compiler import Compiler, Place
+from agentq.flows.flow import Flow
+from agentq.flows.graph import COLLECT, graph_of
+from agentq.outcome import Err
+from agentq.runs.handle import RunHandle
+from agentq.settings import Settings
+from agentq.store.client import AsyncStore
+
+
+async def _collect(outcomes: list[Any]) -> list[Any]:
+    """Return the outcomes of an `each()` that nothing follows."""
+    return outcomes
+
+
+class AgentQ(App):
+    """An app: settings, a Celery app, steps and flows.
+
+    ```python
+    aq = AgentQ("research")
+
+    @aq.step(pool="critical")
+    async def plan(brief: Brief) -> Plan: ...
+
+    research = aq.flow("research", plan >> each(execute, of="tasks") >> review)
+    run = research.submit(Brief(...), deadline="2m")
+    ```
+    """
+
+    def __init__(
+        self,
+        name: str = "agentq",
+        *,
+        settings: Settings | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> None:
+        """Declare an app; nothing is connected before something is sent. Arguments: see `App`."""
+        super().__init__(name, settings=settings, overrides=overrides)
+        self.flows: dict[str, Flow] = {}
+        self._async_stores = threading.local()
+        self._declare(_collect, name=COLLECT)
+
+    def flow(self, name: str, part: Part) -> Flow:
+        """Declare a flow: steps joined by ``>>``, fan-outs by `each(...)`.
+
+        Raises:
+            DefinitionError: the name is taken, a part is no step, or it begins with `each`.
+        """
+        if name in self.flows:
+            raise DefinitionError(f"flow {name!r} is declared twice")
+        graph = graph_of(name, sequence_of(part))
+        for step in graph.steps():
+            if step not in self.steps:
+                raise DefinitionError(f"flow {name!r}: step {step!r} belongs to another app")
+        self.flows[name] = Flow(app=self, graph=graph)
+        return self.flows[name]
+
+    def get_flow(self, name: str) -> Flow:
+        """Return the flow called *name*.
+
+        Raises:
+            UnknownFlow: there is none; the text names those that are.
+        """
+        try:
+            return self.flows[name]
+        except KeyError:
+            known = ", ".join(sorted(self.flows)) or "none"
+            raise UnknownFlow(f"app {self.name!r} has no flow {name!r}; it has: {known}") from None
+
+    def run(self, run_id: str) -> RunHandle:
+        """Return the handle of a run by its id; whether it exists shows when it is asked."""
+        return self.handle(run_id, loads)
+
+    def handle(
+        self, run_id: str, decode: Callable[[bytes], Any], *, duplicate: bool = False
+    ) -> RunHandle:
+        """Return a handle whose result *decode* reads."""
+        return RunHandle(
+            run_id=run_id,
+            store=self.store,
+            async_store=self.async_store,
+            decode=decode,
+            keep_ms=milliseconds(self.settings.runs.keep),
+            duplicate=duplicate,
+        )
+
+    def async_store(self) -> AsyncStore:
+        """Return the cell, for callers on this thread's event loop."""
+        import asyncio  # noqa: PLC0415 -- a blocking producer has no use for it
+
+        loop = asyncio.get_running_loop()
+        held = getattr(self._async_stores, "held", None)
+        if held is None or held[0] is not loop:
+            store = AsyncStore(address=self.address, timeout=self.settings.broker.timeout)
+            self._async_stores.held = held = (loop, store)
+        return held[1]
+
+    @cached_property
+    def compiler(self) -> Compiler:
+        """Return what turns the end of a step into effects."""
+        runs = self.settings.runs
+        return Compiler(
+            steps=self.steps,
+            limits=runs,
+            keep_ms=milliseconds(runs.keep),
+            join_ttl_ms=milliseconds(runs.join_ttl),
+        )
+
+    def step_ended(self, request: Any, state: str, result: Any) -> None:
+        """Add what follows in the run when a stock tracer ended a step."""
+        ours = getattr(request, "aq", None) or {}
+        box = outbox.sink()
+        if box is None or "flow" not in ours:
+            return
+        place = Place.of(ours, request.id)
+        outcome: bytes | Err
+        if state == "SUCCESS":
+            from agentq.broker.serializer import dumps  # noqa: PLC0415
+
+            outcome = dumps(result)
+        else:
+            outcome = Err(
+                type(result).__name__, str(result), request.task, attempts=request.retries + 1
+            )
+        self.compiler.ended(self.get_flow(place.flow).graph, place, outcome, box)

@@ -1,0 +1,104 @@
+"""The cores this process may use: which share a physical core, and which memory node they are on.
+
+Read from sysfs, whose root is an argument, so that a written tree stands for any machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSFS = Path("/sys")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Core:
+    """One physical core: the logical cores on it that may be used, and its NUMA node."""
+
+    node: int
+    threads: tuple[int, ...]
+    """Logical core numbers, ascending; more than one with SMT."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """The part of a machine that may be used, by node and then by number."""
+
+    cores: tuple[Core, ...]
+
+    @property
+    def allowed(self) -> tuple[int, ...]:
+        """Every usable logical core, ascending."""
+        return tuple(sorted(thread for core in self.cores for thread in core.threads))
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The NUMA nodes that have a usable core."""
+        return tuple(sorted({core.node for core in self.cores}))
+
+
+def allowed_cores() -> tuple[int, ...]:
+    """Return the logical cores this thread may run on; cpusets and containers are already in it."""
+    if sys.platform == "linux":
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def read_topology(*, root: Path = SYSFS, allowed: Iterable[int] | None = None) -> Topology:
+    """Return the usable cores below *root*: those online and in *allowed*.
+
+    Args:
+        root: where sysfs is mounted, or a tree like it.
+        allowed: logical core numbers; by default this thread's own (`allowed_cores`).
+    """
+    usable = set(allowed_cores() if allowed is None else allowed)
+    online = _read(root / "devices/system/cpu/online")
+    usable = usable & set(parse_cores(online)) if online else usable
+    nodes = _nodes(root / "devices/system/node")
+    groups: dict[tuple[int, ...], int] = {}
+    for cpu in sorted(usable):
+        siblings = _read(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        threads = usable.intersection(parse_cores(siblings)) | {cpu}
+        groups[tuple(sorted(threads))] = nodes.get(cpu, 0)
+    cores = [Core(node=node, threads=threads) for threads, node in groups.items()]
+    return Topology(cores=tuple(sorted(cores, key=lambda core: (core.node, core.threads))))
+
+
+def parse_cores(text: str) -> tuple[int, ...]:
+    """Return the numbers of a kernel list such as ``0-3,8``; an empty text has none."""
+    numbers: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return tuple(numbers)
+
+
+def format_cores(cores: Iterable[int]) -> str:
+    """Return the shortest list that `parse_cores` reads back, e.g. ``0-3,8``."""
+    ranges: list[list[int]] = []
+    for core in sorted(set(cores)):
+        if ranges and core == ranges[-1][1] + 1:
+            ranges[-1][1] = core
+        else:
+            ranges.append([core, core])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges)
+
+
+def _nodes(folder: Path) -> dict[int, int]:
+    """Return logical core -> node; empty where the kernel knows no nodes (then all are on 0)."""
+    nodes = {}
+    for lists in folder.glob("node[0-9]*/cpulist"):
+        node = int(lists.parent.name.removeprefix("node"))
+        nodes.update(dict.fromkeys(parse_cores(_read(lists)), node))  # a memory-only node has none
+    return nodes
+
+
+def _read(path: Path) -> str:
+    """Return the text of *path*; hidden or absent (containers, no NUMA, not Linux) is empty."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""Calls to models over the OpenAI-compatible API, and the batching of those that gain from it."""

@@ -1,0 +1,33 @@
+"""`agentq bench`: plain Celery prefork and agentq, measured in one run on the same server.
+
+The measured processes import this package for their steps, so its public names load when they are
+first used: plain Celery is measured with nothing of agentq's broker in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentq.ops.bench.driver import run_bench
+    from agentq.ops.bench.report import as_json, render
+    from agentq.ops.bench.rows import Row, Test
+
+__all__ = ["Row", "Test", "as_json", "render", "run_bench"]
+
+_HOMES = {
+    "Row": "rows",
+    "Test": "rows",
+    "as_json": "report",
+    "render": "report",
+    "run_bench": "driver",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the names above have their types
+    """Load a public name's module when it is first asked for."""
+    from importlib import import_module  # noqa: PLC0415
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,192 @@
+"""One test's surroundings: a fresh server, a ledger, workers and producers, all gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Self
+
+from agentq.errors import BenchFailed
+from agentq.ops.bench.gauge import Gauge
+from agentq.ops.bench.ledger import PATH_VARIABLE, Ledger, Mark, Tally
+from agentq.ops.bench.processes import Memory, end_tree, memory
+from agentq.ops.bench.producer import Order
+from agentq.ops.bench.rows import Row, Test
+from agentq.ops.bench.systems import System
+from agentq.store.embedded import EmbeddedServer
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - made private by mkdtemp
+_PRODUCER_TIMEOUT_S = 120.0
+_POLL_S = 0.005
+_LOG_LINES = 15
+# What the caller's shell says about agentq or Celery must not reach the measured processes.
+_FOREIGN = ("AGENTQ_", "CELERY_", "FLOWER_")
+
+
+class Worker:
+    """A worker's process tree under measurement."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        """Watch *process* and its descendants."""
+        self.pid = process.pid
+        self._process = process
+
+    def memory(self) -> Memory:
+        """Return the memory of the whole tree."""
+        return memory(self.pid)
+
+    def require_alive(self) -> None:
+        """Raise `BenchFailed` if the worker has ended by itself."""
+        if (status := self._process.poll()) is not None:
+            raise BenchFailed(f"the worker ended with status {status}")
+
+
+class Arena:
+    """A server of its own for one test of one system; use as a context manager.
+
+    Both systems get the same server program with the same settings: append-only file, fsync every
+    second, a unix socket.
+    """
+
+    def __init__(self, *, system: System, test: Test, program: Path | None = None) -> None:
+        """Take the parts; nothing runs before `with`."""
+        self.system = system
+        self.test = test
+        self._program = program
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start the server and make an empty ledger."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, folder := Path(tempfile.mkdtemp(prefix="aqb-")))
+            shared = tempfile.mkdtemp(
+                prefix="agentq-bench-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+            )
+            stack.callback(shutil.rmtree, shared)
+            self._folder = folder
+            self._ledger_path = Path(shared) / "ledger"
+            self.ledger = Ledger.create(self._ledger_path)
+            self._server = EmbeddedServer(data_dir=folder / "server", program=self._program)
+            stack.callback(self._server.stop)
+            self._server.start()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the server, remove every file."""
+        self._stack.close()
+
+    def gauge(self, worker: Worker) -> Gauge:
+        """Return the gauge of the server and *worker*."""
+        return Gauge(url=self._server.url, server=self._server_pid, workers=(worker.pid,))
+
+    def row(self, measure: str, unit: str, value: float, *, n: int) -> Row:
+        """Return a row of this test and system."""
+        return Row.figure(self.test, self.system.name, measure, unit, value, n)
+
+    @contextlib.contextmanager
+    def worker(self) -> Iterator[Worker]:
+        """Start the system's worker; end its tree at the end.
+
+        A `BenchFailed` from inside leaves with the last lines of the worker's log.
+        """
+        log = self._folder / "worker.log"
+        with log.open("wb") as output:
+            process = self._start(self.system.worker(self.test), output, subprocess.STDOUT)
+        try:
+            yield Worker(process)
+        except BenchFailed as failure:
+            raise BenchFailed(f"{failure}\nworker log:\n{_tail(log)}") from failure
+        finally:
+            end_tree(process.pid)
+            process.wait()
+
+    def produce(self, job: str, *, worker: Worker | None = None, **fields: object) -> list[Row]:
+        """Run one producing process to its end and return its rows.
+
+        *fields* are those of `Order`.
+
+        Raises:
+            BenchFailed: if it fails or takes longer than two minutes.
+        """
+        order = Order(
+            system=self.system.name,
+            test=self.test,
+            job=job,
+            url=self._server.url,
+            server=self._server_pid,
+            workers=(worker.pid,) if worker else (),
+            **fields,  # type: ignore[arg-type]  # checked by the dataclass' own constructor
+        )
+        command = [sys.executable, "-m", "agentq.ops.bench.producer", json.dumps(asdict(order))]
+        log = self._folder / f"{job}.log"
+        with log.open("wb") as errors:
+            process = self._start(command, subprocess.PIPE, errors)
+        try:
+            output, _ = process.communicate(timeout=_PRODUCER_TIMEOUT_S)
+        except subprocess.TimeoutExpired as expired:
+            raise BenchFailed(
+                f"the producer of {job!r} took longer than {_PRODUCER_TIMEOUT_S:.0f} s"
+            ) from expired
+        finally:
+            end_tree(process.pid)
+            process.wait()
+        if process.returncode:
+            raise BenchFailed(f"the producer of {job!r} failed:\n{_tail(log)}")
+        return [Row(**row) for row in json.loads(output)]
+
+    def await_steps(self, count: int, *, worker: Worker, timeout_s: float) -> Tally:
+        """Return the tally once *count* steps ran.
+
+        Raises:
+            BenchFailed: if they did not within *timeout_s* or the worker ended.
+        """
+        end = time.monotonic() + timeout_s
+        while (tally := self.ledger.read(Mark.STEP)).count < count:
+            worker.require_alive()
+            if time.monotonic() > end:
+                raise BenchFailed(
+                    f"{tally.count:,} of {count:,} steps ran within {timeout_s:.0f} s"
+                )
+            time.sleep(_POLL_S)
+        return tally
+
+    def _start(
+        self, command: list[str], output: int | IO[bytes], errors: int | IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 -- our own modules, under this interpreter
+            command,
+            env=self._environment(),
+            cwd=self._folder,  # no config/ of the caller's
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+        )
+
+    @property
+    def _server_pid(self) -> int:
+        if (pid := self._server.pid) is None:
+            raise BenchFailed("the benchmark's server is gone")
+        return pid
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        found = self.system.environment(
+            url=self._server.url, socket=self._server.socket_path, test=self.test
+        )
+        return {**kept, **found, PATH_VARIABLE: str(self._ledger_path)}
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])

@@ -1,0 +1,217 @@
+"""A run in its submitter's hand: wait for it, watch it, cancel it; blocking and awaitable.
+
+Waiting reads the run's event stream (`XREAD BLOCK`), which survives a break: a reader goes on
+behind the last event it saw, and the end is an event.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import orjson
+
+from agentq.clock import DurationLike, parse_duration
+from agentq.errors import (
+    BrokerUnavailable,
+    DeadlineExceeded,
+    RunCancelled,
+    RunFailed,
+    RunNotFound,
+    WaitTimeout,
+)
+from agentq.runs.record import RunEvent, RunState, RunStatus, event_of, status_of
+from agentq.store import calls
+from agentq.store.client import AsyncStore, Store
+
+BLOCK_MS = 1000
+"""How long one read waits; below every client's time limit, so that a dead broker is noticed."""
+
+_FROM_START = "0-0"
+_NO_LIMIT = timedelta(days=3650)
+
+
+class RunHandle:
+    """One run; made by `submit`, or by `AgentQ.run` from an id."""
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        store: Store,
+        async_store: Callable[[], AsyncStore],
+        decode: Callable[[bytes], Any],
+        keep_ms: int,
+        duplicate: bool = False,
+    ) -> None:
+        """Keep the parts; nothing is asked yet."""
+        self.id = run_id
+        self.duplicate = duplicate
+        """Whether the run existed already when it was submitted."""
+        self._store = store
+        self._async_store = async_store
+        self._decode = decode
+        self._keep_ms = keep_ms
+
+    def __repr__(self) -> str:
+        """Return the id."""
+        return f"RunHandle({self.id!r})"
+
+    # -- blocking ---------------------------------------------------------------------------------
+
+    def status(self) -> RunStatus:
+        """Return what is known of the run.
+
+        Raises:
+            RunNotFound: it never was, or was kept for `runs.keep` and is gone.
+            BrokerUnavailable: no answer in time.
+        """
+        fields = self._store.command("HGETALL", self._store.keys.run(self.id))
+        return self._status(fields)
+
+    def result(self, timeout: DurationLike | None = None) -> Any:
+        """Wait for the run's end and return its value.
+
+        Raises:
+            RunFailed, RunCancelled, DeadlineExceeded: how it ended instead.
+            WaitTimeout: it runs on; RunNotFound; BrokerUnavailable.
+        """
+        limit = parse_duration(timeout) if timeout is not None else _NO_LIMIT
+        until = time.monotonic() + limit.total_seconds()
+        status = self.status()
+        last = _FROM_START
+        while not status.state.ended:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise WaitTimeout(f"run {self.id} had not ended after {limit}; it goes on")
+            events = self._read(last, min(BLOCK_MS, int(left * 1000) + 1))
+            if events:
+                last = events[-1].id
+            if not events or events[-1].kind == "end":
+                status = self.status()
+        return self._value(status)
+
+    def events(self, *, after: str = _FROM_START) -> Iterator[RunEvent]:
+        """Yield the run's events as they come, from behind *after* to its end."""
+        while True:
+            events = self._read(after, BLOCK_MS)
+            for event in events:
+                yield event
+                if event.kind == "end":
+                    return
+                after = event.id
+            if not events and self.status().state.ended:
+                return
+
+    def cancel(self) -> bool:
+        """Cancel the run; return whether this call ended it.
+
+        Raises:
+            RunNotFound, BrokerUnavailable
+        """
+        return self._cancelled(self._store.call(self._cancel_call()))
+
+    # -- awaitable --------------------------------------------------------------------------------
+
+    async def astatus(self) -> RunStatus:
+        """Return what is known of the run; errors as in `status`."""
+        store = self._async_store()
+        return self._status(await store.command("HGETALL", store.keys.run(self.id)))
+
+    async def aresult(self, timeout: DurationLike | None = None) -> Any:  # noqa: ASYNC109 -- typed
+        """Wait for the run's end and return its value; errors as in `result`."""
+        limit = parse_duration(timeout) if timeout is not None else _NO_LIMIT
+        until = time.monotonic() + limit.total_seconds()
+        status = await self.astatus()
+        last = _FROM_START
+        while not status.state.ended:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise WaitTimeout(f"run {self.id} had not ended after {limit}; it goes on")
+            events = await self._aread(last, min(BLOCK_MS, int(left * 1000) + 1))
+            if events:
+                last = events[-1].id
+            if not events or events[-1].kind == "end":
+                status = await self.astatus()
+        return self._value(status)
+
+    async def aevents(self, *, after: str = _FROM_START) -> AsyncIterator[RunEvent]:
+        """Yield the run's events as they come, from behind *after* to its end."""
+        while True:
+            events = await self._aread(after, BLOCK_MS)
+            for event in events:
+                yield event
+                if event.kind == "end":
+                    return
+                after = event.id
+            if not events and (await self.astatus()).state.ended:
+                return
+
+    async def acancel(self) -> bool:
+        """Cancel the run; return whether this call ended it."""
+        return self._cancelled(await self._async_store().call(self._cancel_call()))
+
+    # -- both -------------------------------------------------------------------------------------
+
+    def _read(self, after: str, block_ms: int) -> list[RunEvent]:
+        return _events(self._store.command(*self._xread(after, block_ms)))
+
+    async def _aread(self, after: str, block_ms: int) -> list[RunEvent]:
+        return _events(await self._async_store().command(*self._xread(after, block_ms)))
+
+    def _xread(self, after: str, block_ms: int) -> tuple[Any, ...]:
+        key = self._store.keys.events(self.id)
+        return ("XREAD", "COUNT", 500, "BLOCK", block_ms, "STREAMS", key, after)
+
+    def _cancel_call(self) -> calls.Call:
+        return calls.cancel(self._store.keys.prefix, self.id, self._keep_ms)
+
+    def _cancelled(self, reply: int) -> bool:
+        if reply < 0:
+            raise RunNotFound(f"no run {self.id!r} is known")
+        return bool(reply)
+
+    def _status(self, fields: dict[bytes, bytes]) -> RunStatus:
+        if not fields:
+            raise RunNotFound(f"no run {self.id!r} is known; it may have been kept and be gone")
+        return status_of(self.id, fields)
+
+    def _value(self, status: RunStatus) -> Any:
+        match status.state:
+            case RunState.DONE:
+                return self._decode(status.result)
+            case RunState.FAILED:
+                self._raise_failure(status)
+            case RunState.CANCELLED:
+                raise RunCancelled(f"run {self.id} was cancelled")
+            case RunState.EXPIRED:
+                raise DeadlineExceeded(f"run {self.id} did not end before its deadline")
+            case RunState.RUNNING:
+                raise BrokerUnavailable(f"run {self.id} ended and runs again: another server?")
+
+    def _raise_failure(self, status: RunStatus) -> NoReturn:
+        error = orjson.loads(status.result) or {}
+        raise RunFailed(
+            self.id,
+            step=error.get("step", ""),
+            kind=error.get("kind", ""),
+            message=error.get("message", ""),
+        )
+
+
+def _events(reply: Any) -> list[RunEvent]:
+    """Read XREAD's answer in either protocol version."""
+    if not reply:
+        return []
+    streams = list(reply.values()) if isinstance(reply, dict) else [pair[1] for pair in reply]
+    entries = streams[0]
+    if entries and isinstance(entries[0], list) and entries[0] and isinstance(entries[0][0], list):
+        entries = entries[0]  # RESP3 wraps once more
+    result = []
+    for entry_id, fields in entries:
+        if not isinstance(fields, dict):
+            fields = dict(zip(fields[::2], fields[1::2], strict=True))  # noqa: PLW2901
+        result.append(event_of(entry_id, fields))
+    return result

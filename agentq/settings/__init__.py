@@ -1,0 +1,7 @@
+"""Typed settings in layers: defaults < TOML files < environment < command line."""
+
+from agentq.settings.explain import Explained, explain
+from agentq.settings.load import load_settings
+from agentq.settings.model import Pool, Settings
+
+__all__ = ["Explained", "Pool", "Settings", "explain", "load_settings"]

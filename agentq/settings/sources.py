@@ -1,0 +1,117 @@
+"""Reads each place a setting can come from into `Given` values that remember that place.
+
+    default.toml < <env>.toml < environment < command line
+
+Every reader returns flat dotted keys; nothing here knows which keys exist.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentq.errors import SettingsError
+
+PREFIX = "AGENTQ_"
+ENV_VARIABLE = "AGENTQ_ENV"
+CONFIG_VARIABLE = "AGENTQ_CONFIG"
+COMMAND_LINE = "command line"
+
+# They choose what is read, so they are no settings themselves.
+_CHOOSERS = frozenset({ENV_VARIABLE, CONFIG_VARIABLE})
+_PACKAGED = Path(__file__).parent / "defaults"
+# These may have no file; any other environment without one is a slip of the pen.
+_USUAL = frozenset({"development", "test", "production"})
+
+
+@dataclass(frozen=True)
+class Given:
+    """One value as it was written, and where."""
+
+    key: str
+    value: object = field(repr=False)  # it may be a secret
+    source: str
+
+
+def find_config(config_dir: Path | None, environ: Mapping[str, str]) -> Path:
+    """Return the folder of TOML files: argument, AGENTQ_CONFIG, ./config, else the wheel's own.
+
+    Raises:
+        SettingsError: the folder that was asked for has no default.toml.
+    """
+    asked = config_dir or (Path(named) if (named := environ.get(CONFIG_VARIABLE)) else None)
+    if asked is None:
+        here = Path("config")
+        return here if (here / "default.toml").is_file() else _PACKAGED
+    if not (asked / "default.toml").is_file():
+        by = "config_dir" if config_dir else CONFIG_VARIABLE
+        raise SettingsError(
+            f"{by} names {asked}, which has no default.toml: copy the project's config/ there,"
+            f" or leave {by} out to use the packaged defaults"
+        )
+    return asked
+
+
+def read_files(config_dir: Path, env: str) -> Iterator[Given]:
+    """Yield what default.toml and <env>.toml say, in this order.
+
+    Raises:
+        SettingsError: no such environment; a file cannot be read or is not TOML.
+    """
+    yield from _read_toml(config_dir / "default.toml")
+    chosen = config_dir / f"{env}.toml"
+    if env == "default" or not (chosen.is_file() or env in _USUAL):
+        there = {path.stem for path in config_dir.glob("*.toml")} - {"default"}
+        known = ", ".join(sorted(_USUAL | there))
+        raise SettingsError(
+            f"env {env!r} is unknown: there is no {_named(chosen)}; known are {known}."
+            f" Set {ENV_VARIABLE} to one of them or write that file"
+        )
+    if chosen.is_file():
+        yield from _read_toml(chosen)
+
+
+def read_environment(environ: Mapping[str, str]) -> Iterator[Given]:
+    """Yield what AGENTQ_SECTION__NAME variables say; an empty one says "unset"."""
+    for variable, text in sorted(environ.items()):
+        if variable.startswith(PREFIX) and variable not in _CHOOSERS:
+            key = variable.removeprefix(PREFIX).lower().replace("__", ".")
+            yield Given(key, text or None, variable)
+
+
+def read_overrides(overrides: Mapping[str, object]) -> Iterator[Given]:
+    """Yield what the command line says, by dotted key."""
+    yield from _flat(overrides, "", COMMAND_LINE)
+
+
+def variable_of(key: str) -> str:
+    """Return the environment variable of a setting: ``AGENTQ_WORKER__SLOTS``."""
+    return PREFIX + key.upper().replace(".", "__")
+
+
+def _read_toml(path: Path) -> Iterator[Given]:
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{_named(path)} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # not UTF-8, or not TOML: the message names line and column
+        raise SettingsError(f"{_named(path)} is not TOML: {error}") from error
+    return _flat(tables, "", _named(path))
+
+
+def _flat(table: Mapping[str, object], prefix: str, source: str) -> Iterator[Given]:
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.", source)
+        else:
+            yield Given(prefix + name, value, source)  # an empty table too: its name may be wrong
+
+
+def _named(path: Path) -> str:
+    if path.parent == _PACKAGED:
+        return f"{path.name} (in agentq)"
+    absolute = path.absolute()
+    here = Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)

@@ -1,0 +1,168 @@
+"""One cell's Redis as producers and workers see it: calls with a time limit and typed errors.
+
+`Store` is synchronous and safe between threads, `AsyncStore` belongs to one event loop. Both load
+the function library when the server answers that it lacks it, so that a fresh or flushed server
+needs no set-up in development.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+import redis
+import redis.asyncio
+import redis.exceptions
+
+from agentq.errors import BrokerUnavailable
+from agentq.store import library
+from agentq.store.address import Address, connect, connect_async
+from agentq.store.calls import Call
+from agentq.store.keys import Keys
+
+_UNREACHABLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
+
+
+@contextmanager
+def _translated(address: Address, timeout: timedelta | None, what: str) -> Iterator[None]:
+    try:
+        yield
+    except _UNREACHABLE as error:
+        limit = f" within {timeout.total_seconds():g} s" if timeout else ""
+        raise BrokerUnavailable(
+            f"{what}: the broker at {address} did not answer{limit}: {error}; "
+            "the same call with the same id is safe to repeat"
+        ) from error
+    except redis.exceptions.OutOfMemoryError as error:
+        raise BrokerUnavailable(
+            f"{what}: the broker at {address} is full (maxmemory) and accepts no new work"
+        ) from error
+    except redis.exceptions.ReadOnlyError as error:
+        raise BrokerUnavailable(
+            f"{what}: the broker at {address} is a replica and takes no writes"
+        ) from error
+
+
+def _lacks_functions(error: Exception) -> bool:
+    return library.MISSING.lower() in str(error).lower()
+
+
+class Store:
+    """The synchronous side: producers, tools, the heartbeat."""
+
+    def __init__(self, *, address: Address, timeout: timedelta | None) -> None:
+        """Keep the parts; nothing is connected yet. *timeout* bounds every call, None never."""
+        self.address = address
+        self.timeout = timeout
+        self.keys = Keys(address.cell)
+
+    @cached_property
+    def client(self) -> redis.Redis:
+        """Return the client, connected on first use."""
+        return connect(self.address, timeout=self.timeout)
+
+    def call(self, call: Call) -> Any:
+        """Send one call and return its answer.
+
+        Raises:
+            BrokerUnavailable: no answer in time, a full or read-only server.
+        """
+        with _translated(self.address, self.timeout, str(call[1])):
+            try:
+                return self.client.execute_command(*call)
+            except redis.exceptions.ResponseError as error:
+                if not _lacks_functions(error):
+                    raise
+                library.load(self.client)
+                return self.client.execute_command(*call)
+
+    def pipeline(self, calls: Sequence[Call]) -> list[Any]:
+        """Send *calls* in one round trip; an answer may be an exception of its own call."""
+        with _translated(self.address, self.timeout, "pipeline"):
+            replies = self._pipelined(calls)
+            if any(isinstance(reply, Exception) and _lacks_functions(reply) for reply in replies):
+                library.load(self.client)
+                replies = self._pipelined(calls)
+            return replies
+
+    def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
+        pipe = self.client.pipeline(transaction=False)
+        for call in calls:
+            pipe.execute_command(*call)
+        return pipe.execute(raise_on_error=False)
+
+    def command(self, *args: Any) -> Any:
+        """Send one plain command; errors as in `call`."""
+        with _translated(self.address, self.timeout, str(args[0])):
+            return self.client.execute_command(*args)
+
+    def load_functions(self) -> None:
+        """Load the function library."""
+        with _translated(self.address, self.timeout, "FUNCTION LOAD"):
+            library.load(self.client)
+
+    def close(self) -> None:
+        """Close the connections; safe twice."""
+        if "client" in self.__dict__:
+            self.client.close()
+            del self.__dict__["client"]
+
+
+class AsyncStore:
+    """The asyncio side, of one event loop: workers and async callers."""
+
+    def __init__(self, *, address: Address, timeout: timedelta | None) -> None:
+        """Keep the parts; nothing is connected yet. *timeout* bounds every call, None never."""
+        self.address = address
+        self.timeout = timeout
+        self.keys = Keys(address.cell)
+
+    @cached_property
+    def client(self) -> redis.asyncio.Redis:
+        """Return the client, connected on first use."""
+        return connect_async(self.address, timeout=self.timeout)
+
+    async def call(self, call: Call) -> Any:
+        """Send one call and return its answer; errors as in `Store.call`."""
+        with _translated(self.address, self.timeout, str(call[1])):
+            try:
+                return await self.client.execute_command(*call)
+            except redis.exceptions.ResponseError as error:
+                if not _lacks_functions(error):
+                    raise
+                await library.aload(self.client)
+                return await self.client.execute_command(*call)
+
+    async def pipeline(self, calls: Sequence[Call]) -> list[Any]:
+        """Send *calls* in one round trip; an answer may be an exception of its own call."""
+        with _translated(self.address, self.timeout, "pipeline"):
+            replies = await self._pipelined(calls)
+            if any(isinstance(reply, Exception) and _lacks_functions(reply) for reply in replies):
+                await library.aload(self.client)
+                replies = await self._pipelined(calls)
+            return replies
+
+    async def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
+        pipe = self.client.pipeline(transaction=False)
+        for call in calls:
+            pipe.execute_command(*call)
+        return await pipe.execute(raise_on_error=False)
+
+    async def command(self, *args: Any) -> Any:
+        """Send one plain command; errors as in `call`."""
+        with _translated(self.address, self.timeout, str(args[0])):
+            return await self.client.execute_command(*args)
+
+    async def close(self) -> None:
+        """Close the connections; safe twice."""
+        if "client" in self.__dict__:
+            client = self.__dict__.pop("client")
+            # A server that hangs must not hold up the shutdown.
+            try:
+                await asyncio.wait_for(client.aclose(), 1.0)
+            except (TimeoutError, *_UNREACHABLE):
+                pass

@@ -1,0 +1,98 @@
+"""What a state change brings about, as the flat argument lists that the functions take.
+
+The opcodes and their order are those at the head of `functions/_prelude.lua`. Each builder returns
+a tuple; callers chain them. Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+Arg = str | bytes | int
+Effect = tuple[Arg, ...]
+
+
+class Message(NamedTuple):
+    """One message on its way to a queue; field order is the functions' order."""
+
+    pool: str
+    lane: str
+    due_ms: int
+    """When it may be handed out on Redis' clock: 0 now, -n in n ms, else an instant."""
+    id: str
+    run: str
+    join: str
+    """`<join>|<index>` of the fan-in it is a member of, or empty."""
+    headers: bytes
+    """kombu's message without its body, JSON."""
+    body: bytes
+
+
+def put(message: Message) -> Effect:
+    """Enqueue one message."""
+    return ("put", *message)
+
+
+def join(
+    join_id: str,
+    *,
+    width: int,
+    at_once: int,
+    ttl_ms: int,
+    run: str,
+    body: Sequence[Message],
+    members: Iterable[Message] | None,
+) -> Effect:
+    """Open a fan-in of *width*; *members* None takes those staged under the join's id."""
+    flat: list[Arg] = ["join", join_id, width, at_once, ttl_ms, run, len(body)]
+    if members is None:
+        flat.append("staged")
+        for message in body:
+            flat.extend(message)
+        return tuple(flat)
+    listed = list(members)
+    flat.append(len(listed))
+    for message in (*body, *listed):
+        flat.extend(message)
+    return tuple(flat)
+
+
+def open_group(group_id: str, pool: str, lane: str) -> Effect:
+    """Make a staged group visible in one lane."""
+    return ("open", group_id, pool, lane)
+
+
+def width(join_id: str, count: int, *, more: bool = False) -> Effect:
+    """Say how many outcomes a fan-in waits for; *more*: how many beyond those said before."""
+    return ("width", join_id, count, int(more))
+
+
+def part(join_id: str, index: int | str, outcome: bytes) -> Effect:
+    """Count one member's outcome."""
+    return ("part", join_id, index, outcome)
+
+
+def forget(join_id: str) -> Effect:
+    """Drop the outcomes of a fan-in whose body has ended."""
+    return ("forget", join_id)
+
+
+def meta(task_id: str, ttl_ms: int, document: bytes) -> Effect:
+    """Store and announce a Celery result document."""
+    return ("meta", task_id, ttl_ms, document)
+
+
+def event(run: str, kind: str, data: bytes) -> Effect:
+    """Append to a run's events."""
+    return ("event", run, kind, data)
+
+
+def end(run: str, state: str, data: bytes, keep_ms: int) -> Effect:
+    """End a run; the first end stands."""
+    return ("end", run, state, data, keep_ms)
+
+
+def dead(reason: str, task_id: str, attempts: int, headers: bytes, body: bytes) -> Effect:
+    """Keep a dead letter."""
+    return ("dead", reason, task_id, attempts, headers, body)

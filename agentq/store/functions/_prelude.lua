@@ -1,0 +1,357 @@
+-- What the functions share: the clock, handing over a message, and the effects of a state change.
+--
+-- A message is {pool, lane, due_ms, id, run, join, headers, body}:
+--   due_ms   0 = now, -n = in n ms, else an instant    run    run id or ""
+--   id       task id                                   join   "<join>|<index>" or ""
+-- In a stream entry its fields are i, r, j, h, b, plus
+--   a  attempts charged so far (hand-overs that ended with the worker's death)
+--   n  retries: hand-overs that ended with an exception
+--   t  when it was first enqueued, ms (returned entries; else the entry's id says it)
+--
+-- Effects stand flat in ARGV, opcode first, and are applied in order by `apply`:
+--   put    <message>                                      enqueue (or delay) one message
+--   join   <join> <width> <at_once> <ttl_ms> <run> <bodies> <members> <body..> <member..>
+--                                                         open a fan-in; members = "staged" takes
+--                                                         what `stage` left under the join's id;
+--                                                         width -1: told later by `width`
+--   width  <join> <width> <more>                          how many outcomes a fan-in waits for, or
+--                                                         with more = 1 how many beyond those
+--   open   <group> <pool> <lane>                          make a staged group visible
+--   part   <join> <index> <outcome>                       count one member's outcome
+--   forget <join>                                         the body has read the outcomes
+--   meta   <task> <ttl_ms> <document>                     store and announce a Celery result
+--   event  <run> <type> <data>                            append to the run's events
+--   end    <run> <state> <data> <keep_ms>                 end the run (once)
+--   dead   <reason> <task> <attempts> <headers> <body>    keep a dead letter
+-- Callers check before they call `apply`: nothing in it refuses, since Redis rolls nothing back.
+
+local GROUP = 'w'
+local EVENTS_KEPT = 20000
+local DEAD_KEPT = 10000
+local STAGE_TTL = 600000
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function ensure(P, kind, lane)
+  local key = P .. kind .. lane
+  if redis.call('EXISTS', key) == 0 then
+    redis.call('XGROUP', 'CREATE', key, GROUP, '0', 'MKSTREAM')
+    redis.call('SADD', P .. 'lanes', lane)
+  end
+  return key
+end
+
+-- Wakes up to `count` workers of a pool that have room and hold a lease.
+local function wake(P, pool, count, now)
+  local idle = P .. 'idle:' .. pool
+  while count > 0 do
+    local found = redis.call('ZPOPMIN', idle)
+    local worker = found[1]
+    if not worker then return end
+    local lease = redis.call('ZSCORE', P .. 'workers', worker)
+    if lease and tonumber(lease) >= now then
+      local key = P .. 'wake:' .. worker
+      redis.call('RPUSH', key, '1')
+      redis.call('PEXPIRE', key, 60000)
+      count = count - 1
+    end
+  end
+end
+
+local function delay(P, m, due, attempts, retries, born)
+  redis.call('ZADD', P .. 'delayed', due, m.id .. '#' .. retries)
+  redis.call('HSET', P .. 'delayed:m', m.id .. '#' .. retries, cmsgpack.pack(
+    { m.pool, m.lane, m.id, m.run, m.join, m.h, m.b, attempts, retries, born }))
+end
+
+local function add(P, kind, m, attempts, retries, born)
+  local key = ensure(P, kind, m.pool .. ':' .. m.lane)
+  if attempts == 0 and retries == 0 and born == 0 then
+    redis.call('XADD', key, '*', 'i', m.id, 'r', m.run, 'j', m.join, 'h', m.h, 'b', m.b)
+  else
+    redis.call('XADD', key, '*', 'i', m.id, 'r', m.run, 'j', m.join, 'h', m.h, 'b', m.b,
+      'a', attempts, 'n', retries, 't', born)
+  end
+end
+
+-- Reads a message that starts at ARGV[i]; returns it and the next index.
+local function message_at(argv, i)
+  return { pool = argv[i], lane = argv[i + 1], due = tonumber(argv[i + 2]), id = argv[i + 3],
+    run = argv[i + 4], join = argv[i + 5], h = argv[i + 6], b = argv[i + 7] }, i + 8
+end
+
+local function pack(m)
+  return cmsgpack.pack({ m.pool, m.lane, m.due, m.id, m.run, m.join, m.h, m.b })
+end
+
+local function unpack_message(bytes)
+  local v = cmsgpack.unpack(bytes)
+  return { pool = v[1], lane = v[2], due = v[3], id = v[4], run = v[5], join = v[6], h = v[7], b = v[8] }
+end
+
+-- Puts a message where it belongs and notes which pool to wake.
+local function put(P, m, now, woken)
+  if m.due < 0 then m.due = now - m.due end
+  if m.due > now then
+    delay(P, m, m.due, 0, 0, now)
+  else
+    add(P, 's:', m, 0, 0, 0)
+    woken[m.pool] = (woken[m.pool] or 0) + 1
+  end
+end
+
+local function wake_all(P, woken, now)
+  for pool, count in pairs(woken) do wake(P, pool, math.min(count, 16), now) end
+end
+
+local function release(P, join, count, now, woken)
+  if count <= 0 then return end
+  local members = redis.call('LPOP', P .. 'join:' .. join .. ':wait', count)
+  if members then
+    for _, bytes in ipairs(members) do put(P, unpack_message(bytes), now, woken) end
+  end
+end
+
+local function finish_join(P, join, now, woken)
+  local bodies = redis.call('HGET', P .. 'join:' .. join, 'body')
+  for _, bytes in ipairs(cmsgpack.unpack(bodies)) do put(P, unpack_message(bytes), now, woken) end
+  redis.call('HSET', P .. 'join:' .. join, 'state', 'done')
+  redis.call('DEL', P .. 'join:' .. join .. ':wait')
+end
+
+-- Opens a fan-in; a join of that id that exists already stays as it is.
+local function open_join(P, argv, i, now, woken)
+  local join, width, at_once = argv[i], tonumber(argv[i + 1]), tonumber(argv[i + 2])
+  local ttl, run, bodies, members = tonumber(argv[i + 3]), argv[i + 4], tonumber(argv[i + 5]), argv[i + 6]
+  i = i + 7
+  local key = P .. 'join:' .. join
+  local fresh = redis.call('EXISTS', key) == 0
+  local packed = {}
+  for n = 1, bodies do
+    local m
+    m, i = message_at(argv, i)
+    packed[n] = pack(m)
+  end
+  if fresh then
+    redis.call('HSET', key, 'width', width, 'more', 0, 'done', 0, 'run', run, 'state', 'open',
+      'body', cmsgpack.pack(packed))
+    redis.call('PEXPIRE', key, ttl)
+  end
+  local waiting = key .. ':wait'
+  if members == 'staged' then
+    if fresh and redis.call('EXISTS', P .. 'stage:' .. join) == 1 then
+      redis.call('RENAME', P .. 'stage:' .. join, waiting)
+      redis.call('PEXPIRE', waiting, ttl)
+      release(P, join, at_once, now, woken)
+    end
+  else
+    for n = 1, tonumber(members) do
+      local m
+      m, i = message_at(argv, i)
+      if fresh then
+        if n <= at_once then put(P, m, now, woken) else redis.call('RPUSH', waiting, pack(m)) end
+      end
+    end
+    if fresh and tonumber(members) > at_once then redis.call('PEXPIRE', waiting, ttl) end
+  end
+  if fresh and width == 0 then finish_join(P, join, now, woken) end
+  return i
+end
+
+-- Enqueues the body once all outcomes are in.
+local function settle_join(P, join, now, woken)
+  local v = redis.call('HMGET', P .. 'join:' .. join, 'state', 'width', 'more', 'done')
+  if v[1] ~= 'open' or tonumber(v[2]) < 0 then return end
+  if tonumber(v[4]) >= tonumber(v[2]) + tonumber(v[3]) then finish_join(P, join, now, woken) end
+end
+
+-- Counts one outcome, each index once; the last one enqueues the body.
+local function part(P, join, index, outcome, now, woken)
+  local key = P .. 'join:' .. join
+  local v = redis.call('HMGET', key, 'state', 'width', 'more')
+  if v[1] ~= 'open' or redis.call('HSETNX', key .. ':res', index, outcome) == 0 then return end
+  local done = redis.call('HINCRBY', key, 'done', 1)
+  if done == 1 then redis.call('PEXPIRE', key .. ':res', redis.call('PTTL', key)) end
+  release(P, join, 1, now, woken)
+  if tonumber(v[2]) >= 0 and done >= tonumber(v[2]) + tonumber(v[3]) then finish_join(P, join, now, woken) end
+end
+
+local function set_width(P, join, width, more, now, woken)
+  local key = P .. 'join:' .. join
+  if redis.call('EXISTS', key) == 0 then return end
+  if more == '1' then
+    redis.call('HINCRBY', key, 'more', width)
+  else
+    redis.call('HSET', key, 'width', width)
+    settle_join(P, join, now, woken)
+  end
+end
+
+local function event(P, run, kind, data)
+  redis.call('XADD', P .. 'run:' .. run .. ':ev', 'MAXLEN', '~', EVENTS_KEPT, '*', 'e', kind, 'd', data)
+end
+
+-- Ends a run once: the first end stands.
+local function end_run(P, run, state, data, keep, now)
+  local key = P .. 'run:' .. run
+  if redis.call('HGET', key, 'state') ~= 'running' then return false end
+  redis.call('HSET', key, 'state', state, 'ended', now, 'result', data)
+  redis.call('ZREM', P .. 'due', run)
+  event(P, run, 'end', '"' .. state .. '"')
+  redis.call('PEXPIRE', key, keep)
+  redis.call('PEXPIRE', key .. ':ev', keep)
+  return true
+end
+
+local function dead(P, reason, id, attempts, h, b)
+  redis.call('XADD', P .. 'dead', 'MAXLEN', '~', DEAD_KEPT, '*',
+    'why', reason, 'i', id, 'a', attempts, 'h', h, 'b', b)
+end
+
+local function meta(P, id, ttl, document)
+  local key = P .. 'celery-task-meta-' .. id
+  redis.call('SET', key, document, 'PX', ttl)
+  redis.call('PUBLISH', key, document)
+end
+
+-- Takes the next chunk of opened groups into their lane; called by `fetch` when a lane runs low.
+local function spill(P, lane, now)
+  local open = P .. 'open:' .. lane
+  local group = redis.call('LINDEX', open, 0)
+  if not group then return end
+  local key = P .. 'group:' .. group
+  local members = redis.call('LPOP', key, 200)
+  if members then
+    local woken = {}
+    for _, bytes in ipairs(members) do put(P, unpack_message(bytes), now, woken) end
+  end
+  if redis.call('EXISTS', key) == 0 then redis.call('LPOP', open) end
+end
+
+-- Applies the effects from ARGV[i] on.
+local function apply(P, argv, i, now)
+  local woken = {}
+  local n = #argv
+  while i <= n do
+    local op = argv[i]
+    i = i + 1
+    if op == 'put' then
+      local m
+      m, i = message_at(argv, i)
+      put(P, m, now, woken)
+    elseif op == 'part' then
+      part(P, argv[i], argv[i + 1], argv[i + 2], now, woken)
+      i = i + 3
+    elseif op == 'meta' then
+      meta(P, argv[i], argv[i + 1], argv[i + 2])
+      i = i + 3
+    elseif op == 'event' then
+      event(P, argv[i], argv[i + 1], argv[i + 2])
+      i = i + 3
+    elseif op == 'join' then
+      i = open_join(P, argv, i, now, woken)
+    elseif op == 'width' then
+      set_width(P, argv[i], argv[i + 1], argv[i + 2], now, woken)
+      i = i + 3
+    elseif op == 'open' then
+      local group, pool, lane = argv[i], argv[i + 1], argv[i + 2]
+      if redis.call('EXISTS', P .. 'stage:' .. group) == 1 then
+        redis.call('RENAME', P .. 'stage:' .. group, P .. 'group:' .. group)
+        redis.call('PERSIST', P .. 'group:' .. group)
+        redis.call('RPUSH', P .. 'open:' .. pool .. ':' .. lane, group)
+        ensure(P, 's:', pool .. ':' .. lane)
+        woken[pool] = (woken[pool] or 0) + 16
+      end
+      i = i + 3
+    elseif op == 'forget' then
+      redis.call('DEL', P .. 'join:' .. argv[i] .. ':res', P .. 'join:' .. argv[i])
+      i = i + 1
+    elseif op == 'end' then
+      end_run(P, argv[i], argv[i + 1], argv[i + 2], tonumber(argv[i + 3]), now)
+      i = i + 4
+    elseif op == 'dead' then
+      dead(P, argv[i], argv[i + 1], argv[i + 2], argv[i + 3], argv[i + 4])
+      i = i + 5
+    else
+      return redis.error_reply('AQ unknown effect ' .. tostring(op))
+    end
+  end
+  wake_all(P, woken, now)
+end
+
+-- Ends a delivery: true where this worker still owned it. The entry's id is the fence, since every
+-- hand-over to another worker is a new entry; an acked entry can not be acked again.
+local function settle(stream, entry)
+  if redis.call('XACK', stream, GROUP, entry) == 0 then return false end
+  redis.call('XDEL', stream, entry)
+  return true
+end
+
+local function fields_of(entry)
+  local f = {}
+  local list = entry[2]
+  for k = 1, #list, 2 do f[list[k]] = list[k + 1] end
+  return f
+end
+
+-- Moves one pending entry of a stream to where it is handed out again; dead after `limit` attempts.
+local function give_back(P, lane, stream, entry, charge, limit, keep, now, woken)
+  local found = redis.call('XRANGE', stream, entry, entry)
+  if not found[1] then
+    redis.call('XACK', stream, GROUP, entry)
+    return
+  end
+  local f = fields_of(found[1])
+  local attempts = tonumber(f.a or '0') + charge
+  local pool, name = string.match(lane, '^(.-):(.*)$')
+  local born = f.t and tonumber(f.t) or tonumber(string.match(entry, '^(%d+)'))
+  if attempts >= limit then
+    local message = 'its worker died ' .. attempts .. ' times while it ran'
+    local exc = cjson.encode({ exc_type = 'WorkerLost', exc_message = { message }, exc_module = 'agentq.errors' })
+    meta(P, f.i, 86400000, '{"status":"FAILURE","result":' .. exc ..
+      ',"traceback":null,"children":[],"task_id":' .. cjson.encode(f.i) .. '}')
+    dead(P, message, f.i, attempts, f.h, f.b)
+    if f.j ~= '' then
+      local join, index = string.match(f.j, '^(.*)|(%d+)$')
+      part(P, join, index, cjson.encode({ err = { kind = 'WorkerLost', message = message, step = '' } }), now, woken)
+    elseif f.r ~= '' then
+      end_run(P, f.r, 'failed', cjson.encode({ kind = 'WorkerLost', message = message, step = f.i }), keep, now)
+    end
+  else
+    add(P, 'r:', { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b },
+      attempts, tonumber(f.n or '0'), born)
+    woken[pool] = (woken[pool] or 0) + 1
+  end
+  redis.call('XACK', stream, GROUP, entry)
+  redis.call('XDEL', stream, entry)
+end
+
+-- Empties one worker's hands: its pending entries are handed out again, then its lease is gone.
+local function hand_back(P, worker, charge, limit, keep, now)
+  local woken, count = {}, 0
+  for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+    for _, kind in ipairs({ 'r:', 's:' }) do
+      local stream = P .. kind .. lane
+      if redis.call('EXISTS', stream) == 1 then
+        local pending = redis.call('XPENDING', stream, GROUP, '-', '+', 500 - count, worker)
+        for _, entry in ipairs(pending) do
+          give_back(P, lane, stream, entry[1], charge, limit, keep, now, woken)
+          count = count + 1
+        end
+        if count >= 500 then
+          wake_all(P, woken, now)
+          return count
+        end
+        -- Only here: deleting a consumer drops what is pending under its name.
+        redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, worker)
+      end
+    end
+  end
+  redis.call('ZREM', P .. 'workers', worker)
+  redis.call('DEL', P .. 'worker:' .. worker, P .. 'wake:' .. worker)
+  wake_all(P, woken, now)
+  return count
+end

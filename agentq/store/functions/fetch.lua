@@ -1,0 +1,53 @@
+-- Hands work to a worker, or notes that it has room.
+-- KEYS[1]  prefix
+-- ARGV[1]  worker    consumer name, with a live lease
+-- ARGV[2]  pool
+-- ARGV[3]  slots     how many messages at most
+-- ARGV[4]  used      slots in use (the least busy worker is woken first)
+-- ARGV[5..] pairs lane, quota: lanes in the order to read them, at most quota from each
+-- Returns  {now_ms, {entry..}}; entry = {lane, stream, id, fields, live 0|1, deadline_ms}: live 0
+--          where its run has ended; deadline is its run's, 0 none
+--          {now_ms, false} when the worker holds no lease
+-- On a full Redis: allowed (a delivery record is small). Cost: 8 reads, 2-4 us a message.
+local function fetch(keys, argv)
+  local P, worker, pool = keys[1], argv[1], argv[2]
+  local room = tonumber(argv[3])
+  local now = now_ms()
+  if not redis.call('ZSCORE', P .. 'workers', worker) then return { now, false } end
+  local out = {}
+  local function read(stream, lane, most)
+    local got = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', most, 'STREAMS', stream, '>')
+    if not got then return 0 end
+    local entries = got[1][2]
+    for _, entry in ipairs(entries) do
+      local live, deadline, run = 1, 0, entry[2][4]
+      if entry[2][3] == 'r' and run ~= '' then
+        local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline')
+        live, deadline = record[1] == 'running' and 1 or 0, tonumber(record[2] or '0')
+      end
+      out[#out + 1] = { lane, stream, entry[1], entry[2], live, deadline }
+    end
+    return #entries
+  end
+  for i = 5, #argv, 2 do
+    if room <= 0 then break end
+    local lane, quota = argv[i], math.min(tonumber(argv[i + 1]), room)
+    local name = pool .. ':' .. lane
+    for _, kind in ipairs({ 'r:', 's:' }) do
+      local stream = P .. kind .. name
+      if quota > 0 and redis.call('EXISTS', stream) == 1 then
+        local n = read(stream, lane, quota)
+        quota, room = quota - n, room - n
+        if kind == 's:' and quota > 0 and redis.call('EXISTS', P .. 'open:' .. name) == 1 then
+          spill(P, name, now)
+          n = read(stream, lane, quota)
+          quota, room = quota - n, room - n
+        end
+      end
+    end
+  end
+  if room > 0 then redis.call('ZADD', P .. 'idle:' .. pool, argv[4], worker) end
+  return { now, out }
+end
+
+redis.register_function{ function_name = 'aq1_fetch', callback = fetch, flags = { 'allow-oom' } }

@@ -1,0 +1,30 @@
+-- Hands out again what a process held whose lease ran out.
+-- KEYS[1]  prefix
+-- ARGV[1]  limit     attempts before a message is dead
+-- ARGV[2]  gap_ms    if nobody reaped for so long, nobody could renew: every lease gets a new term
+-- ARGV[3]  keep_ms   how long a run that ends by this is kept
+-- Returns  {messages returned, worker or "", next lease end ms or 0}
+-- On a full Redis: allowed. Cost: one process a call, at most 500 messages, 5 us each.
+local function reap(keys, argv)
+  local P = keys[1]
+  local now = now_ms()
+  local workers = P .. 'workers'
+  local last = tonumber(redis.call('GET', P .. 'reap:last') or '0')
+  redis.call('SET', P .. 'reap:last', now)
+  if last > 0 and (now - last > tonumber(argv[2]) or now < last) then
+    for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
+      local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
+      redis.call('ZADD', workers, now + lease, worker)
+    end
+    return { 0, '', 0 }
+  end
+  local expired = redis.call('ZRANGEBYSCORE', workers, '-inf', now, 'LIMIT', 0, 1)
+  if expired[1] then
+    local count = hand_back(P, expired[1], 1, tonumber(argv[1]), tonumber(argv[3]), now)
+    return { count, expired[1], now }
+  end
+  local first = redis.call('ZRANGE', workers, 0, 0, 'WITHSCORES')
+  return { 0, '', tonumber(first[2] or '0') }
+end
+
+redis.register_function{ function_name = 'aq1_reap', callback = reap, flags = { 'allow-oom' } }

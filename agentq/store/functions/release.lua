@@ -1,0 +1,12 @@
+-- Gives up a lease: what the process still held is handed out again at once, uncharged.
+-- KEYS[1]  prefix
+-- ARGV[1]  worker
+-- ARGV[2]  charge    0 = it stopped in order, 1 = it died
+-- ARGV[3]  limit     attempts before a message is dead      ARGV[4]  keep_ms
+-- Returns  messages handed back; 500 means: call again
+-- On a full Redis: allowed. Cost: 5 us a message.
+local function release_lease(keys, argv)
+  return hand_back(keys[1], argv[1], tonumber(argv[2]), tonumber(argv[3]), tonumber(argv[4]), now_ms())
+end
+
+redis.register_function{ function_name = 'aq1_release', callback = release_lease, flags = { 'allow-oom' } }

@@ -1,0 +1,113 @@
+"""Every key of a cell, made here and nowhere else.
+
+All keys of a cell share the hash tag ``{aq:<cell>}``, so that they live in one slot and one
+function may touch any of them; functions get the prefix as KEYS[1] and add the rest by the same
+rules (`functions/_prelude.lua`).
+
+| key                        | type   | holds                                            | lives              |
+|----------------------------|--------|--------------------------------------------------|--------------------|
+| s:<pool>:<lane>            | stream | work never handed over (group `w`)               | permanent          |
+| r:<pool>:<lane>            | stream | returned work, read first (group `w`)            | permanent          |
+| lanes                      | set    | every `<pool>:<lane>` seen                       | permanent          |
+| open:<pool>:<lane>         | list   | opened groups whose members are not in `s:` yet  | until spilled      |
+| stage:<group>              | list   | members staged for a group, packed               | `STAGE_TTL`        |
+| group:<group>              | list   | members of an opened group, packed               | until spilled      |
+| idle:<pool>                | zset   | workers with room, score = slots in use          | permanent, bounded |
+| wake:<worker>              | list   | tokens that wake a worker or cancel a run        | a few leases       |
+| workers                    | zset   | worker -> lease end, ms of Redis' clock          | permanent, bounded |
+| worker:<worker>            | hash   | pool, host, pid, lease, what it reports          | with its lease     |
+| reap:last                  | string | when `reap` last ran, ms                         | permanent          |
+| delayed                    | zset   | delivery -> due ms                               | permanent, bounded |
+| delayed:m                  | hash   | delivery -> packed message                       | permanent, bounded |
+| id:<id>                    | string | this id was enqueued                             | broker.dedupe_ttl  |
+| run:<run>                  | hash   | state, flow, deadline, result                    | runs.keep          |
+| run:<run>:ev               | stream | the run's events                                 | runs.keep          |
+| runs                       | zset   | run -> when submitted                            | permanent, trimmed |
+| due                        | zset   | unfinished run -> deadline ms                    | permanent, bounded |
+| join:<join>                | hash   | members left, width, body to enqueue             | runs.join_ttl      |
+| join:<join>:res            | hash   | index -> outcome                                 | runs.join_ttl      |
+| join:<join>:wait           | list   | members beyond `at_once`, packed                 | runs.join_ttl      |
+| dead                       | stream | dead letters, newest 10,000                      | permanent, trimmed |
+| celery-task-meta-<task>    | string | Celery's result document                         | broker.result_ttl  |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GROUP = "w"
+"""The one consumer group of every queue."""
+
+RESULT_PREFIX = "celery-task-meta-"
+"""Celery's own, so that stock `AsyncResult` code finds results."""
+
+PERMANENT = ("s:", "r:", "lanes", "workers", "reap:last", "delayed", "runs", "due", "dead", "idle:")
+"""What may stand without a time to live; a test walks all keys against this list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one cell."""
+
+    cell: str
+
+    @property
+    def prefix(self) -> str:
+        """Return what every key of the cell begins with."""
+        return f"{{aq:{self.cell}}}:"
+
+    def stream(self, pool: str, lane: str) -> str:
+        """Return the queue of new work."""
+        return f"{self.prefix}s:{pool}:{lane}"
+
+    def returned(self, pool: str, lane: str) -> str:
+        """Return the queue of returned work."""
+        return f"{self.prefix}r:{pool}:{lane}"
+
+    def wake(self, worker: str) -> str:
+        """Return the list on which a worker waits."""
+        return f"{self.prefix}wake:{worker}"
+
+    def workers(self) -> str:
+        """Return the lease table."""
+        return f"{self.prefix}workers"
+
+    def worker(self, worker: str) -> str:
+        """Return what a worker says of itself."""
+        return f"{self.prefix}worker:{worker}"
+
+    def lanes(self) -> str:
+        """Return the set of queues seen."""
+        return f"{self.prefix}lanes"
+
+    def delayed(self) -> str:
+        """Return the table of delayed deliveries."""
+        return f"{self.prefix}delayed"
+
+    def run(self, run_id: str) -> str:
+        """Return the record of a run."""
+        return f"{self.prefix}run:{run_id}"
+
+    def events(self, run_id: str) -> str:
+        """Return the event stream of a run."""
+        return f"{self.prefix}run:{run_id}:ev"
+
+    def runs(self) -> str:
+        """Return the index of runs by time."""
+        return f"{self.prefix}runs"
+
+    def join(self, join_id: str) -> str:
+        """Return the record of a fan-in."""
+        return f"{self.prefix}join:{join_id}"
+
+    def outcomes(self, join_id: str) -> str:
+        """Return the outcomes of a fan-in, by index."""
+        return f"{self.prefix}join:{join_id}:res"
+
+    def dead(self) -> str:
+        """Return the dead letters."""
+        return f"{self.prefix}dead"
+
+    def result(self, task_id: str) -> str:
+        """Return the result document of a task."""
+        return f"{self.prefix}{RESULT_PREFIX}{task_id}"

@@ -1,0 +1,61 @@
+"""The function library: the Lua files of `functions/`, put together, loaded and called.
+
+Functions carry the data version in their names (`aq1_complete`), so that the libraries of two
+agentq versions stand side by side in one server. One file is one function; `_prelude.lua` holds
+what they share and stands first.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import redis.exceptions
+
+from agentq.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from redis import Redis
+    from redis.asyncio import Redis as AsyncRedis
+
+LIBRARY = "aq1"
+"""Name of the library; its number is the version of the data in Redis."""
+
+MISSING = "Function not found"
+"""What a server answers that has lost its functions (or never had them)."""
+
+
+@cache
+def source() -> str:
+    """Return the library's source as `FUNCTION LOAD` takes it."""
+    folder = files("agentq.store") / "functions"
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".lua"))
+    parts = [(folder / name).read_text(encoding="utf-8") for name in names]  # `_` sorts first
+    return f"#!lua name={LIBRARY}\n" + "\n".join(parts)
+
+
+def load(client: Redis[bytes] | Any) -> None:
+    """Load the library, replacing one of the same version.
+
+    Raises:
+        BrokerUnavailable: the server has no functions (Redis before 7.0) or forbids loading them.
+    """
+    try:
+        client.execute_command("FUNCTION", "LOAD", "REPLACE", source())
+    except redis.exceptions.ResponseError as error:
+        raise BrokerUnavailable(_explain(error)) from error
+
+
+async def aload(client: AsyncRedis[bytes] | Any) -> None:
+    """Do what `load` does, on an asyncio client."""
+    try:
+        await client.execute_command("FUNCTION", "LOAD", "REPLACE", source())
+    except redis.exceptions.ResponseError as error:
+        raise BrokerUnavailable(_explain(error)) from error
+
+
+def _explain(error: Exception) -> str:
+    if "unknown command" in str(error).lower():
+        return "the broker has no functions: agentq needs Redis 7.0 or Valkey 7.2 and newer"
+    return f"the broker refused the function library {LIBRARY}: {error}"

@@ -1,0 +1,110 @@
+"""The process' lease: renewed from a thread of its own, so that a step that blocks the loop for a
+while does not lose it, and stopped when the loop stands still for `hang_timeout`, so that a hung
+process does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from agentq.errors import BrokerUnavailable
+from agentq.store import calls
+from agentq.timing.deadline import BrokerClock
+
+if TYPE_CHECKING:
+    from agentq.store.client import Store
+
+logger = logging.getLogger(__name__)
+
+
+class Lease:
+    """Holds one lease from `start` to `stop`."""
+
+    def __init__(  # noqa: PLR0913 -- its parts
+        self,
+        *,
+        store: Store,
+        worker: str,
+        lease: timedelta,
+        hang_timeout: timedelta,
+        clock: BrokerClock,
+        report: Callable[[], bytes],
+        on_lost: Callable[[], None],
+    ) -> None:
+        """Keep the parts; *on_lost* is called from the thread when the lease was reaped."""
+        self.worker = worker
+        self._store = store
+        self._lease_ms = int(lease.total_seconds() * 1000)
+        self._hang = hang_timeout.total_seconds()
+        self._clock = clock
+        self._report = report
+        self._on_lost = on_lost
+        self._beat = time.monotonic()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Take the lease and keep renewing it; safe twice.
+
+        Raises:
+            BrokerUnavailable: the broker did not answer.
+        """
+        if self._thread is not None:
+            return
+        self._renew(first=True)
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="agentq-lease", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop renewing; the lease runs out unless it is released. Safe twice."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=2)
+        self._thread = None
+
+    def beat(self) -> None:
+        """Say that the loop moves; called by the loop several times a second."""
+        self._beat = time.monotonic()
+
+    def round(self) -> bool:
+        """Renew once if the loop moves; return whether the lease is held.
+
+        A broker that can not be reached is no reason to give up: leases do not run while nobody
+        can renew them.
+        """
+        still = time.monotonic() - self._beat
+        if still > self._hang:
+            logger.error(
+                "the event loop has stood still for %.1f s (worker.hang_timeout %.1f s): "
+                "not renewing the lease; a step blocks it",
+                still, self._hang,
+            )  # fmt: skip
+            return True
+        try:
+            held = self._renew(first=False)
+        except BrokerUnavailable as error:
+            logger.debug("lease not renewed: %s", error)
+            return True
+        if not held:
+            self._on_lost()
+        return held
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._lease_ms / 3000):
+            if not self.round():
+                return
+
+    def _renew(self, *, first: bool) -> bool:
+        asked = time.monotonic()
+        call = calls.renew(
+            self._store.keys.prefix, self.worker, self._lease_ms, first=first, report=self._report()
+        )
+        now_ms, held = self._store.call(call)
+        self._clock.learn(now_ms, (asked + time.monotonic()) / 2)
+        return bool(held)

@@ -1,0 +1,33 @@
+"""What the tracers of one worker process share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from agentq.flows.app import AgentQ
+    from agentq.store.client import AsyncStore
+    from agentq.timing.deadline import BrokerClock
+    from agentq.worker.joined import JoinReader
+    from agentq.worker.processes import Processes
+    from agentq.worker.sidecar import TaskEvents
+
+
+@dataclass(slots=True)
+class Parts:
+    """What tracers share."""
+
+    app: AgentQ
+    hostname: str
+    store: AsyncStore
+    clock: BrokerClock
+    threads: Executor
+    processes: Processes
+    joins: JoinReader
+    events: TaskEvents
+    jitter: Callable[[], float] = random.random

@@ -1,0 +1,189 @@
+"""The traffic between a worker and its cell: completions out, work in, in as few trips as possible.
+
+One pipeline is under way at a time. What completes meanwhile leaves together with the next one, and
+a fetch rides along when there is room: under load a step costs a fraction of a round trip, and an
+idle worker's next step two short ones (wake, fetch).
+
+    hungry: ask for work. Set by a wake-up, by a fetch that came back full, and every `poll`.
+            Cleared by a fetch that left room: the function then knows that this worker has some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import redis.exceptions
+
+from agentq.errors import BrokerUnavailable
+from agentq.store import calls
+
+if TYPE_CHECKING:
+    from agentq.store.calls import Call
+    from agentq.store.client import AsyncStore
+    from agentq.timing.deadline import BrokerClock
+    from agentq.worker.policy import Selection
+
+logger = logging.getLogger(__name__)
+
+FETCH_MOST = 256
+"""Messages a fetch takes at most: keeps the function under 5 ms."""
+
+SEND_MOST = 512
+"""Completions in one pipeline."""
+
+_LONGEST_PAUSE = 2.0
+
+
+class _Outgoing(NamedTuple):
+    calls: Sequence[Call]
+    task_id: str
+
+
+class Pump:
+    """One per worker process."""
+
+    def __init__(  # noqa: PLR0913 -- its parts
+        self,
+        *,
+        store: AsyncStore,
+        worker: str,
+        pools: Sequence[str],
+        selection: Selection,
+        room: Callable[[], int],
+        used: Callable[[], int],
+        deliver: Callable[[str, list[Any]], None],
+        on_lost: Callable[[], None],
+        clock: BrokerClock,
+        poll: timedelta,
+    ) -> None:
+        """Keep the parts; *deliver* gets a pool and a fetched entry."""
+        self._store = store
+        self._worker = worker
+        self._pools = pools
+        self._selection = selection
+        self._room = room
+        self._used = used
+        self._deliver = deliver
+        self._on_lost = on_lost
+        self._clock = clock
+        self._poll = poll.total_seconds()
+        self._outgoing: deque[_Outgoing] = deque()
+        self._hungry = True
+        self._fetching = True
+        self._turn = 0
+        self._signal = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._pause = 0.0
+
+    def complete(self, ending: Sequence[Call], task_id: str) -> None:
+        """Send *ending* with the next trip."""
+        self._outgoing.append(_Outgoing(ending, task_id))
+        self._signal.set()
+
+    def wake(self) -> None:
+        """There may be work."""
+        self._hungry = True
+        self._signal.set()
+
+    def stop_fetching(self) -> None:
+        """Ask for no more work; completions still go out."""
+        self._fetching = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was completed has been sent and answered."""
+        return not self._outgoing
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            self._signal.clear()
+            outgoing, asked = self._trip()
+            if outgoing or asked:
+                await self._exchange(outgoing, asked)
+                continue
+            try:
+                # Spread, so that a fleet does not poll in step.
+                limit = self._poll * (0.75 + 0.5 * random.random())  # noqa: S311
+                async with asyncio.timeout(limit):
+                    await self._signal.wait()
+            except TimeoutError:
+                self._hungry = True
+
+    def _trip(self) -> tuple[list[_Outgoing], list[tuple[str, int]]]:
+        """Choose what goes with the next trip: completions, and fetches as (pool, slots)."""
+        outgoing = [
+            self._outgoing.popleft() for _ in range(min(SEND_MOST, len(self._outgoing)))
+        ]
+        asked: list[tuple[str, int]] = []
+        room = self._room()
+        if self._fetching and self._hungry and room > 0:
+            asked = [(pool, min(room, FETCH_MOST)) for pool in self._pools]
+        return outgoing, asked
+
+    async def _exchange(self, outgoing: list[_Outgoing], asked: list[tuple[str, int]]) -> None:
+        trip = [call for ending in outgoing for call in ending.calls]
+        for pool, slots in asked:
+            self._turn += 1
+            quotas = self._selection.quotas(slots, self._turn)
+            prefix = self._store.keys.prefix
+            trip.append(calls.fetch(prefix, self._worker, pool, slots, self._used(), quotas))
+        try:
+            replies = await self._store.pipeline(trip)
+        except BrokerUnavailable as error:
+            await self._hold(outgoing, error)
+            return
+        if self._pause:
+            logger.warning("the broker answers again")
+            self._pause = 0.0
+        fetched = replies[len(replies) - len(asked) :]
+        if asked:
+            self._hungry = False
+        for (pool, slots), reply in zip(asked, fetched, strict=True):
+            self._take(pool, slots, reply)
+        self._check(outgoing, replies)
+
+    async def _hold(self, outgoing: list[_Outgoing], error: BrokerUnavailable) -> None:
+        """Keep what was not answered: the fence makes sending it again safe."""
+        self._outgoing.extendleft(reversed(outgoing))
+        if not self._pause:
+            logger.warning("%s; holding %d completions", error, len(self._outgoing))
+        self._hungry = True
+        self._pause = min(max(self._pause * 2, 0.05), _LONGEST_PAUSE)
+        await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311
+
+    def _take(self, pool: str, slots: int, reply: Any) -> None:
+        if isinstance(reply, Exception):
+            logger.error("fetch refused: %s", reply)
+            return
+        now_ms, entries = reply
+        self._clock.learn(now_ms, time.monotonic())
+        if entries is None:
+            self._on_lost()
+            return
+        if len(entries) >= slots:
+            self._hungry = True
+        for entry in entries:
+            self._deliver(pool, entry)
+
+    def _check(self, outgoing: list[_Outgoing], replies: list[Any]) -> None:
+        place = 0
+        for ending in outgoing:
+            place += len(ending.calls)
+            reply = replies[place - 1]
+            if reply in (b"ok", b"ended"):
+                continue
+            if reply == b"stale":
+                logger.warning("%s: not this worker's any more; its result is refused", ending.task_id)
+            elif reply == b"late":
+                logger.info("%s: ended behind its run's deadline; refused", ending.task_id)
+            elif isinstance(reply, redis.exceptions.ResponseError):
+                # Not sent again: the server answered, and would answer the same.
+                logger.error("%s: completion refused: %s", ending.task_id, reply)

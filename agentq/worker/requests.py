@@ -1,0 +1,88 @@
+"""Celery's request and "current task" for steps that share a thread.
+
+Celery keeps both on stacks per thread. Here the stacks are told apart by a context variable: each
+running step has a scope of its own, which its subtasks and its threads inherit, so that
+`self.request`, `current_task` and the parent of what it publishes are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from celery import _state
+from celery.app.task import Context as Request
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from agentq.worker.delivery import Delivery
+
+_scope: ContextVar[object | None] = ContextVar("agentq_step", default=None)
+
+
+def _ident() -> object:
+    return _scope.get() or get_ident()
+
+
+def separate_stacks(app: Celery) -> None:
+    """Let each running step have stacks of its own; once per process, before any step runs."""
+    _state._task_stack.__ident_func__ = _ident  # noqa: SLF001 -- in broker/private_names.py
+    for task in app.tasks.values():
+        task.request_stack.__ident_func__ = _ident
+
+
+@contextmanager
+def entered(task: Any, request: Request) -> Iterator[None]:
+    """Make *task* and *request* the current ones of this step."""
+    token = _scope.set(request)
+    _state._task_stack.push(task)  # noqa: SLF001 -- in broker/private_names.py
+    task.request_stack.push(request)
+    try:
+        yield
+    finally:
+        task.request_stack.pop()
+        _state._task_stack.pop()  # noqa: SLF001
+        _scope.reset(token)
+
+
+def request_of(
+    delivery: Delivery, args: list[Any], kwargs: dict[str, Any], embed: dict[str, Any],
+    hostname: str,
+) -> dict[str, Any]:
+    """Return the request's fields, as Celery's consumer would have put them together."""
+    headers = delivery.envelope.headers
+    properties = delivery.envelope.properties
+    info = properties.get("delivery_info") or {}
+    return {
+        **headers,
+        "args": args,
+        "kwargs": kwargs,
+        "callbacks": embed.get("callbacks"),
+        "errbacks": embed.get("errbacks"),
+        "chain": embed.get("chain"),
+        "chord": embed.get("chord"),
+        "hostname": hostname,
+        "is_eager": False,
+        "called_directly": False,
+        "properties": properties,
+        "reply_to": properties.get("reply_to"),
+        "correlation_id": properties.get("correlation_id"),
+        "retries": (headers.get("retries") or 0) + delivery.retries,
+        "delivery_info": {
+            "exchange": info.get("exchange", ""),
+            "routing_key": info.get("routing_key", delivery.pool),
+            "priority": properties.get("priority"),
+            "redelivered": delivery.attempts > 0,
+        },
+    }
+
+
+def bare_request(fields: dict[str, Any]) -> Request:
+    """Return a request without the header scan of its constructor."""
+    request = Request.__new__(Request)
+    request.__dict__ = fields
+    return request

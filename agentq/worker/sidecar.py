@@ -1,0 +1,177 @@
+"""Celery's events and remote control, in a thread beside the loop.
+
+Flower, `celery inspect` and `celery control` find what they know from any worker. It has its own
+kombu connection: whatever it waits for, the loop does not. When nobody asked for events, telling it
+something costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from celery.worker import control, pidbox
+from celery.worker.heartbeat import Heart
+
+if TYPE_CHECKING:
+    from agentq.worker.delivery import Delivery
+
+logger = logging.getLogger(__name__)
+
+_HELD = 20_000
+"""Events held while the broker is away; older ones are dropped."""
+
+
+class TaskEvents:
+    """What happens to tasks, in Celery's words."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        """Begin empty."""
+        self.enabled = enabled
+        self.queue: deque[tuple[str, dict[str, Any]]] = deque(maxlen=_HELD)
+
+    def _add(self, kind: str, delivery: Delivery, **fields: Any) -> None:
+        if self.enabled:
+            fields["uuid"] = delivery.id
+            fields["timestamp"] = time.time()
+            self.queue.append((kind, fields))
+
+    def received(self, delivery: Delivery) -> None:
+        """It was handed over."""
+        if not self.enabled:
+            return
+        headers = delivery.envelope.headers
+        shown = delivery.body[:300].decode(errors="replace")
+        self._add(
+            "task-received",
+            delivery,
+            name=delivery.task.name,
+            args=headers.get("argsrepr") or shown,
+            kwargs=headers.get("kwargsrepr") or "{}",
+            root_id=headers.get("root_id"),
+            parent_id=headers.get("parent_id"),
+            retries=delivery.retries or headers.get("retries", 0),
+            eta=headers.get("eta"),
+            expires=headers.get("expires"),
+        )
+
+    def started(self, delivery: Delivery) -> None:
+        """It began to run."""
+        self._add("task-started", delivery)
+
+    def succeeded(self, delivery: Delivery, shown: bytes, runtime: float) -> None:
+        """It returned."""
+        if self.enabled:
+            text = shown[:200].decode(errors="replace")
+            self._add("task-succeeded", delivery, result=text, runtime=runtime)
+
+    def failed(self, delivery: Delivery, error: Exception) -> None:
+        """It raised."""
+        self._add("task-failed", delivery, exception=repr(error)[:500], traceback="")
+
+    def retried(self, delivery: Delivery, error: Exception) -> None:
+        """It is to be tried again."""
+        self._add("task-retried", delivery, exception=repr(error)[:500], traceback="")
+
+    def revoked(self, delivery: Delivery, *, expired: bool) -> None:
+        """It was not to be started."""
+        self._add("task-revoked", delivery, terminated=False, signum=None, expired=expired)
+
+
+class Sidecar:
+    """Sends events and answers remote control; *consumer* is what control commands act on."""
+
+    def __init__(self, *, consumer: Any, events: TaskEvents, handlers: dict[str, Any]) -> None:
+        """Keep the parts; *handlers* replace Celery's commands of the same name."""
+        self._consumer = consumer
+        self._events = events
+        self._handlers = handlers
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin; safe twice."""
+        if self._thread is None:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._run, name="agentq-sidecar", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Send what is held, say goodbye, end; safe twice."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+            self._thread = None
+
+    def _run(self) -> None:
+        pause = 0.5
+        while not self._stop.is_set():
+            try:
+                self._connected()
+            except Exception as error:  # noqa: BLE001 -- telemetry never ends the worker
+                logger.debug("events and remote control: %r; again in %.1f s", error, pause)
+                self._stop.wait(pause)
+                pause = min(pause * 2, 10.0)
+
+    def _connected(self) -> None:
+        consumer = self._consumer
+        app = consumer.app
+        with app.connection_for_write() as writing, app.connection_for_read() as reading:
+            dispatcher = app.events.Dispatcher(
+                writing, hostname=consumer.hostname, buffer_group={"task"}
+            )
+            consumer.event_dispatcher = dispatcher
+            dispatcher.on_enabled.add(lambda: self._enable(on=True))
+            heart = Heart(_NoTimer(), dispatcher)
+            heart._send("worker-online")  # noqa: SLF001 -- in broker/private_names.py
+            box = self._listen(reading)
+            try:
+                self._serve(dispatcher, heart, reading)
+            finally:
+                box.cancel()
+                self._flush(dispatcher)
+                heart._send("worker-offline", retry=False)  # noqa: SLF001
+
+    def _listen(self, connection: Any) -> Any:
+        box = pidbox.Pidbox(self._consumer)
+        box.node.handlers = {**control.Panel.data, **self._handlers}
+        box.node.channel = connection.channel()
+        mailbox = box.node.listen(callback=box.on_message)
+        mailbox.consume()
+        return mailbox
+
+    def _serve(self, dispatcher: Any, heart: Heart, connection: Any) -> None:
+        last = time.monotonic()
+        while not self._stop.is_set():
+            try:
+                connection.drain_events(timeout=0.25)
+            except (TimeoutError, socket.timeout):
+                pass
+            self._flush(dispatcher)
+            if time.monotonic() - last >= heart.interval:
+                last = time.monotonic()
+                heart._send("worker-heartbeat")  # noqa: SLF001
+
+    def _flush(self, dispatcher: Any) -> None:
+        queue = self._events.queue
+        while queue:
+            kind, fields = queue.popleft()
+            dispatcher.send(kind, **fields)
+        dispatcher.flush(errors=False)
+
+    def _enable(self, *, on: bool) -> None:
+        self._events.enabled = on
+
+
+class _NoTimer:
+    """Celery's heart wants a timer; the sidecar's own loop keeps the time."""
+
+    def call_repeatedly(self, *_: Any, **__: Any) -> None:
+        """Do nothing."""
+
+    def cancel(self, _: Any) -> None:
+        """Do nothing."""

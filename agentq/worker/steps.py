@@ -1,0 +1,73 @@
+"""Calls a step's function: its context, its time, and where its kind says it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from agentq.broker.app import call_arguments, milliseconds
+from agentq.broker.context import Context
+from agentq.errors import DeadlineExceeded, StepTimeout
+from agentq.store import calls, effects
+from agentq.timing.deadline import shortest
+from agentq.worker.delivery import Delivery
+from agentq.worker.parts import Parts
+
+
+class StepRunner:
+    """One per process."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Keep the parts."""
+        self._parts = parts
+        self._keep_ms = milliseconds(parts.app.settings.runs.keep)
+
+    def context(self, delivery: Delivery) -> Context:
+        parts = self._parts
+        run, keep_ms = delivery.run, self._keep_ms
+        store, prefix = parts.store, parts.store.keys.prefix
+
+        async def emit(kind: str, data: bytes) -> None:
+            event = effects.event(run, kind, data)
+            await store.call(calls.complete(prefix, "", "", run, keep_ms, [event]))
+
+        return Context(
+            run_id=run,
+            step=delivery.task.name,
+            task_id=delivery.id,
+            attempt=delivery.attempt,
+            worker=parts.hostname,
+            services=parts.app.services(),
+            clock=parts.clock,
+            deadline=delivery.deadline,
+            emit=emit if run else None,
+        )
+
+    async def call(self, delivery: Delivery, context: Context, args: list[Any]) -> Any:
+        """Run the step's function within the time it has.
+
+        Raises:
+            StepTimeout: the step's own limit; DeadlineExceeded: its run's.
+        """
+        step = delivery.task.step
+        assert step is not None  # noqa: S101 -- as above
+        remaining = context.remaining()
+        limit = shortest(step.timeout, remaining)
+        arguments = call_arguments(step, context, args)
+        clock = asyncio.timeout(limit.total_seconds() if limit is not None else None)
+        try:
+            async with clock:
+                if step.kind == "async":
+                    return await step.function(*arguments)
+                if step.kind == "cpu":
+                    return await self._parts.processes.run(delivery.task, arguments)
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._parts.threads, step.function, *arguments)
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            if step.timeout is None or limit != step.timeout:
+                raise DeadlineExceeded(f"step {step.name!r} ran into its run's deadline") from error
+            raise StepTimeout(
+                f"step {step.name!r} did not end within its timeout of {step.timeout}"
+            ) from error

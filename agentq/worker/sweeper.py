@@ -1,0 +1,70 @@
+"""What any worker does for the whole cell about twice a second: free the dead's work, move what is
+due, end what is late. Each is one bounded function call; many workers doing it harms nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from agentq.errors import BrokerUnavailable
+from agentq.store import calls
+
+if TYPE_CHECKING:
+    from agentq.settings import Settings
+    from agentq.store.client import AsyncStore
+
+logger = logging.getLogger(__name__)
+
+EVERY = 0.5
+"""Seconds between two rounds, give or take a half: delayed work is on time within one second."""
+
+MOST = 200
+"""Delayed messages a call moves."""
+
+
+class Sweeper:
+    """One per worker process."""
+
+    def __init__(self, *, store: AsyncStore, settings: Settings) -> None:
+        """Keep the parts."""
+        self._store = store
+        lease_ms = int(settings.worker.lease.total_seconds() * 1000)
+        self._keep_ms = int(settings.runs.keep.total_seconds() * 1000)
+        self._limit = settings.broker.delivery_limit
+        self._gap_ms = max(lease_ms // 2, 3000)
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY * (0.5 + random.random()))  # noqa: S311
+            try:
+                while await self.round():
+                    pass
+            except BrokerUnavailable as error:
+                logger.debug("sweeper: %s", error)
+
+    async def round(self) -> bool:
+        """Do one round; return whether there is more to do now."""
+        prefix = self._store.keys.prefix
+        reaped, promoted = await self._store.pipeline(
+            [
+                calls.reap(prefix, self._limit, self._gap_ms, self._keep_ms),
+                calls.promote(prefix, MOST, self._keep_ms),
+            ]
+        )
+        for reply in (reaped, promoted):
+            if isinstance(reply, Exception):
+                logger.error("sweeper: %s", reply)
+                return False
+        count, worker, _ = reaped
+        if worker:
+            logger.warning(
+                "worker %s is gone: %d messages handed out again", worker.decode(), count
+            )
+        moved, expired, _ = promoted
+        if expired:
+            logger.info("%d runs ended behind their deadline", expired)
+        return bool(worker) or moved >= MOST

@@ -1,0 +1,242 @@
+"""Runs a delivery and turns how it ended into one completion.
+
+    step of a flow          here: its own end, no canvas, no Celery signals on its path
+    async def task          `celery_tasks.AsyncTasks`: Celery's states, hooks, signals on the loop
+    def task                `celery_tasks.ThreadTasks`: Celery's own tracer, in a thread
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from agentq.broker import serializer
+from agentq.broker.app import milliseconds
+from agentq.broker.context import Context
+from agentq.broker.envelope import Malformed
+from agentq.broker.publisher import staging
+from agentq.errors import DeadlineExceeded, RunError
+from agentq.flows.compiler import Place
+from agentq.outcome import Err
+from agentq.store import calls, effects
+from agentq.worker.again import Again
+from agentq.worker.celery_tasks import AsyncTasks, ThreadTasks
+from agentq.worker.delivery import Delivery, dead_letter
+from agentq.worker.parts import Parts
+from agentq.worker.requests import bare_request, entered
+from agentq.worker.steps import StepRunner
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_BACKOFF = timedelta(minutes=10)
+
+
+class Tracer:
+    """Runs deliveries; one per process."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Keep the parts."""
+        self._parts = parts
+        self._prefix = parts.store.keys.prefix
+        self._keep_ms = milliseconds(parts.app.settings.runs.keep)
+        self._result_ttl_ms = milliseconds(parts.app.settings.broker.result_ttl)
+        self._steps = StepRunner(parts)
+        self._async_tasks = AsyncTasks(parts, self._steps)
+        self._thread_tasks = ThreadTasks(parts)
+        self._core = _core()
+
+    async def run(self, delivery: Delivery) -> list[calls.Call]:
+        """Run *delivery*; return the calls that end it.
+
+        Raises:
+            asyncio.CancelledError: it was cancelled; its message is still this worker's.
+        """
+        try:
+            if delivery.task.step is not None and "flow" in delivery.envelope.ours:
+                again = await self._flow_step(delivery)
+            elif is_async(delivery.task):
+                again = await self._async_tasks.run(delivery)
+            else:
+                again = await self._thread_tasks.run(delivery)
+        except Malformed as error:
+            again = None
+            delivery.outbox.effects[:] = [dead_letter(delivery, str(error))]
+            logger.warning("%s[%s]: dead letter: %s", delivery.task.name, delivery.id, error)
+        return self._calls(delivery, again)
+
+    def _calls(self, delivery: Delivery, again: Again | None) -> list[calls.Call]:
+        box = delivery.outbox
+        if again is not None:
+            lane = f"{delivery.pool}:{delivery.lane}"
+            return [
+                calls.fail(
+                    self._prefix, lane, delivery.stream, delivery.entry,
+                    after_ms=again.after_ms, retry=again.counts, effects=box.effects,
+                )
+            ]  # fmt: skip
+        end = calls.complete(
+            self._prefix, delivery.stream, delivery.entry, delivery.run, self._keep_ms, box.effects
+        )
+        return [*staging(self._prefix, box.staged), end]
+
+    # -- steps of flows ---------------------------------------------------------------------------
+
+    async def _flow_step(self, delivery: Delivery) -> Again | None:
+        step = delivery.task.step
+        assert step is not None  # noqa: S101 -- `run` sends only steps here
+        parts = self._parts
+        began = time.monotonic()
+        started_ms = parts.clock.now_ms(began)
+        context = self._steps.context(delivery)
+        parts.events.started(delivery)
+        place = Place.of(delivery.envelope.ours, delivery.id)
+        graph = parts.app.flows[place.flow].graph
+        try:
+            delivery.deadline.check(started_ms, f"step {step.name!r}")
+            args, _, _ = delivery.arguments()
+            args = await parts.joins.resolved(delivery, args)
+            with entered(delivery.task, bare_request(_request_fields(delivery, parts.hostname))):
+                value = await self._steps.call(delivery, context, args)
+            result = step.encode(value)
+            parts.app.compiler.ended(graph, place, result, delivery.outbox)
+        except DeadlineExceeded as error:
+            # The completion finds the deadline passed as well and ends the run as expired.
+            logger.info("%s[%s]: %s", step.name, delivery.id, error)
+            delivery.outbox.effects.clear()
+            return None
+        except Malformed:
+            raise
+        except Exception as error:  # noqa: BLE001 -- whatever a step raises is its outcome
+            return self._raised(delivery, context, place, error, began)
+        ran = time.monotonic() - began
+        self._note(delivery, context, "done", started_ms, ran)
+        delivery.outbox.effects.append(self._success(delivery, result))
+        parts.events.succeeded(delivery, result, ran)
+        return None
+
+    def _raised(  # noqa: PLR0913 -- the facts of a failure
+        self, delivery: Delivery, context: Context, place: Place, error: Exception, began: float
+    ) -> Again | None:
+        step = delivery.task.step
+        assert step is not None  # noqa: S101 -- as above
+        ran = time.monotonic() - began
+        started_ms = self._parts.clock.now_ms(began)
+        delivery.outbox.effects.clear()
+        delivery.outbox.staged.clear()
+        retryable = not isinstance(error, RunError)
+        if retryable and delivery.retries < step.retries:
+            after = self._backoff(step.backoff, delivery.retries)
+            self._note(delivery, context, "retry", started_ms, ran, error, after)
+            self._parts.events.retried(delivery, error)
+            logger.warning(
+                "%s[%s]: attempt %d raised %s: %s; again in %s",
+                step.name, delivery.id, delivery.attempt, type(error).__name__, error, after,
+            )  # fmt: skip
+            return Again(milliseconds(after), counts=True)
+        logger.error("%s[%s]: failed", step.name, delivery.id, exc_info=error)
+        outcome = Err(type(error).__name__, str(error), step.name, delivery.attempt)
+        graph = self._parts.app.flows[place.flow].graph
+        self._note(delivery, context, "failed", started_ms, ran, error)
+        self._parts.app.compiler.ended(graph, place, outcome, delivery.outbox)
+        delivery.outbox.effects.append(self._failure(delivery, error))
+        self._parts.events.failed(delivery, error)
+        return None
+
+    def _backoff(self, base: timedelta, retries: int) -> timedelta:
+        """Return base * 2^retries, spread over half to one and a half of it."""
+        pause = min(base * 2**retries, _LONGEST_BACKOFF)
+        return pause * (0.5 + self._parts.jitter())
+
+    def _note(  # noqa: PLR0913 -- the fields of a timeline's entry
+        self,
+        delivery: Delivery,
+        context: Context,
+        state: str,
+        started_ms: int,
+        ran: float,
+        error: Exception | None = None,
+        after: timedelta | None = None,
+    ) -> None:
+        """Add the step's entry to the run's timeline."""
+        data = {
+            "step": delivery.task.name,
+            "task": delivery.id,
+            "state": state,
+            "attempt": delivery.attempt,
+            "worker": self._parts.hostname,
+            "core": self._core,
+            "start": started_ms,
+            "waited": max(0, started_ms - delivery.born_ms),
+            "ran": round(ran * 1000, 1),
+            **context.ledger.as_json(),
+        }
+        if error is not None:
+            data |= {"error": type(error).__name__, "message": str(error)[:500]}
+        if after is not None:
+            data["after"] = milliseconds(after)
+        kind = "retry" if state == "retry" else "step"
+        event = effects.event(delivery.run, kind, serializer.dumps(data))
+        delivery.outbox.effects.insert(0, event)  # before an `end`, which is a run's last event
+
+    def _success(self, delivery: Delivery, result: bytes) -> effects.Effect:
+        document = (
+            b'{"status":"SUCCESS","result":' + result + b',"traceback":null,"children":[],'
+            b'"date_done":"' + _now() + b'","task_id":"' + delivery.id.encode() + b'"}'
+        )
+        return effects.meta(delivery.id, self._result_ttl_ms, document)
+
+    def _failure(self, delivery: Delivery, error: Exception) -> effects.Effect:
+        document = {
+            "status": "FAILURE",
+            "result": {
+                "exc_type": type(error).__name__,
+                "exc_message": [str(error)],
+                "exc_module": type(error).__module__,
+            },
+            "traceback": None,
+            "children": [],
+            "date_done": _now().decode(),
+            "task_id": delivery.id,
+        }
+        return effects.meta(delivery.id, self._result_ttl_ms, serializer.dumps(document))
+
+
+def is_async(task: Any) -> bool:
+    """Whether the task's function is a coroutine function (or a step, which we run ourselves)."""
+    function = getattr(task, "_orig_run", None) or task.run
+    return task.step is not None or inspect.iscoroutinefunction(function)
+
+
+def _request_fields(delivery: Delivery, hostname: str) -> dict[str, Any]:
+    headers = delivery.envelope.headers
+    return {
+        "id": delivery.id,
+        "task": delivery.task.name,
+        "root_id": headers.get("root_id"),
+        "parent_id": headers.get("parent_id"),
+        "group": headers.get("group"),
+        "group_index": headers.get("group_index"),
+        "retries": delivery.retries,
+        "hostname": hostname,
+        "called_directly": False,
+        "is_eager": False,
+        "aq": delivery.envelope.ours,
+        "delivery_info": {
+            "routing_key": delivery.pool,
+            "priority": delivery.envelope.properties.get("priority"),
+        },
+    }
+
+
+def _core() -> str:
+    cores = sorted(os.sched_getaffinity(0))
+    return ",".join(map(str, cores)) if len(cores) <= 4 else f"{len(cores)} cores"  # noqa: PLR2004
+
+
+def _now() -> bytes:
+    return datetime.now(UTC).isoformat().encode()
+

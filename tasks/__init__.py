@@ -1,0 +1,1 @@
+"""Worked examples: they say what is to be done, and import nothing but `agentq`."""
