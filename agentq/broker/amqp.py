@@ -8,7 +8,6 @@ along still take it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +18,7 @@ from kombu import Queue, compression, serialization
 from kombu.common import Broadcast
 
 from agentq.broker import envelope, outbox, routing, serializer
-from agentq.broker.publisher import Publisher
+from agentq.broker.publisher import Publisher, dedupe_id, due_ms
 from agentq.store.effects import Message
 
 _OURS = (None, serializer.NAME, "json")
@@ -39,13 +38,29 @@ class AMQP(CeleryAMQP):
         options.setdefault("kwargsrepr", "")
         message: task_message = super().as_task_v2(*args, **options)
         countdown = args[_COUNTDOWN] if len(args) > _COUNTDOWN else options.get("countdown")
-        if countdown:
-            message.headers["aq"] = {"v": envelope.VERSION, "after": int(countdown * 1000)}
+        ours: dict[str, Any] = {}
+        if countdown and countdown > 0:
+            ours["after"] = int(countdown * 1000)
+        if join := self._inherited_join(task_id):
+            ours |= join
+        if ours:
+            message.headers["aq"] = {"v": envelope.VERSION, **ours}
         return message
+
+    def _inherited_join(self, task_id: str) -> dict[str, Any] | None:
+        """Return the join that the body of a chord, now retried or replaced, was given."""
+        task = self.app.current_worker_task
+        if task is None or task.request.id != task_id:
+            return None
+        ours = getattr(task.request, "aq", None) or {}
+        return {key: ours[key] for key in ("join", "sole")} if ours.get("sole") else None
 
     def _retry_publish(self, publish: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Publish a callback of an ended task: part of its completion."""
-        with outbox.closing():
+        task = self.app.current_worker_task
+        if task is None:
+            return publish(*args, **kwargs)
+        with outbox.gathering(task.request):
             return publish(*args, **kwargs)
 
     @cached_property
@@ -103,14 +118,14 @@ class AMQP(CeleryAMQP):
             Message(
                 queue.name,
                 routing.lane_of(priority),
-                _due(headers),
+                due_ms(headers),
                 headers["id"],
                 "",
                 "",
                 envelope.pack(headers, properties, content_type, encoding),
                 data,
             ),
-            f"{headers['id']}:{headers['retries']}",
+            dedupe_id(headers, headers["id"]),
         )
         self._announce(signals.after_task_publish, name, queue, headers, body)
 
@@ -132,12 +147,3 @@ class AMQP(CeleryAMQP):
             sender=name, body=body, exchange="", routing_key=queue.name, headers=headers, **extra
         )
 
-
-def _due(headers: dict[str, Any]) -> int:
-    """Return when the message is due: 0 now, negative that many ms from now, else an instant."""
-    if after := (headers.get("aq") or {}).get("after"):
-        return -int(after)
-    if not (eta := headers.get("eta")):
-        return 0
-    moment = datetime.fromisoformat(eta)
-    return int(moment.timestamp() * 1000)

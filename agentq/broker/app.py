@@ -16,7 +16,7 @@ from typing import Any, overload
 
 from celery import Celery
 
-from agentq.broker import joins, routing, serializer
+from agentq.broker import joins, pools, routing, serializer
 from agentq.broker.context import Context
 from agentq.broker.publisher import Publisher
 from agentq.broker.services import Services
@@ -64,11 +64,12 @@ class CeleryApp(Celery):  # type: ignore[misc]
             return super()._connection(url, **options)
         return kombu_connection(self, self.aq.address, options)
 
-    @cached_property
-    def Worker(self) -> type:  # noqa: N802 -- Celery's name
-        """Return the worker that `celery worker` starts."""
+    def Worker(self, *args: Any, pool_cls: Any = None, **options: Any) -> Any:  # noqa: N802 -- Celery's name
+        """Make the worker that `celery worker` starts: ours, or Celery's where its pool is asked for."""
+        chosen = pools.chosen(pool_cls, stock=self.aq.settings.worker.stock_pool)
         # By name, as Celery names its own: a producer never imports the worker.
-        return self.subclass_with_self("agentq.worker.controller:Worker")  # type: ignore[no-any-return]
+        worker = self.subclass_with_self(pools.worker_of(chosen), attribute="app")
+        return worker(*args, pool_cls=chosen, **options)
 
     # -- what backend and task ask ----------------------------------------------------------------
 
@@ -86,9 +87,11 @@ class CeleryApp(Celery):  # type: ignore[misc]
         """Add what follows in the run when a stock tracer ended a step."""
         self.aq.step_ended(request, state, result)
 
-    def resolve_joins(self, args: Sequence[Any]) -> tuple[Any, ...]:
+    def resolve_joins(
+        self, args: Sequence[Any], ours: Mapping[str, Any] | None = None
+    ) -> tuple[Any, ...]:
         """Return *args* with a fan-in's reference replaced by its results."""
-        return self.aq.resolve_joins(args)
+        return self.aq.resolve_joins(args, ours)
 
     def run_step(self, task: Task, args: tuple[Any, ...]) -> Any:
         """Run a step under a stock tracer."""
@@ -233,22 +236,33 @@ class App:
     def step_ended(self, request: Any, state: str, result: Any) -> None:
         """Add the effects of an ended step to its completion; an app without flows has none."""
 
-    def resolve_joins(self, args: Sequence[Any]) -> tuple[Any, ...]:
+    def resolve_joins(
+        self, args: Sequence[Any], ours: Mapping[str, Any] | None = None
+    ) -> tuple[Any, ...]:
         """Return *args* with a fan-in's reference replaced by its results.
+
+        Args:
+            args: the task's.
+            ours: header `aq`: names the join of an ordinary chord's body, which may be immutable.
 
         Raises:
             ChordError: a header task failed.
         """
         found = joins.referenced(args)
+        join_id = found[1][joins.MARK] if found else (ours or {}).get("join")
+        if join_id is None or (found is None and "flow" in (ours or {})):
+            return tuple(args)
+        reply = self.store.command("HGETALL", self.store.keys.outcomes(join_id))
+        outcomes = joins.read_outcomes(reply)
+        if found and found[1].get("flow"):
+            value: Any = outcomes
+        else:
+            value = joins.values(outcomes, self.celery.backend.exception_to_python)
         if found is None:
             return tuple(args)
         place, mark = found
-        join_id = mark[joins.MARK]
-        reply = self.store.command("HGETALL", self.store.keys.outcomes(join_id))
-        outcomes = joins.read_outcomes(reply)
-        value: Any = outcomes if mark.get("flow") else joins.values(outcomes)
         if mark.get(joins.NESTED):
-            value = self._nested(join_id)
+            value = self._nested(join_id) or value
         return (*args[:place], value, *args[place + 1 :])
 
     def _nested(self, join_id: str) -> Any:
@@ -256,8 +270,11 @@ class App:
         from celery.result import allow_join_result  # noqa: PLC0415
 
         header = self.celery.GroupResult.restore(join_id, app=self.celery)
+        if header is None:
+            return None
+        header.on_ready()
         with allow_join_result():
-            return header.join(timeout=self.settings.broker.timeout.total_seconds())
+            return header.join_native(timeout=self.settings.broker.timeout.total_seconds())
 
     def run_step(self, task: Task, args: tuple[Any, ...]) -> Any:
         """Run a step with its context and return its checked result as JSON values."""
@@ -322,7 +339,7 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         "worker_send_task_events": settings.worker.events,
         "worker_prefetch_multiplier": 1,
         "worker_hijack_root_logger": False,
-        "worker_pool": settings.worker.stock_pool or "agentq.worker.pool:TaskPool",
+        "beat_scheduler": "agentq.broker.beat:Scheduler",
         "result_expires": settings.broker.result_ttl,
         "result_chord_expires": settings.runs.join_ttl,
         "broker_connection_retry_on_startup": True,

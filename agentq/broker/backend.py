@@ -3,10 +3,14 @@
 Celery ends a task in up to five steps (callbacks, result, chord count, chain, errbacks). Here they
 are gathered (`outbox`) and sent as one `complete` with the delivery's fence: by our loop, or under
 a stock pool by the child itself, whose parent's ack then finds nothing left to do.
+
+`PlainBackend` is for an ordinary Celery app that only names our URL: the same keys and the same
+documents, Celery's own chord algorithm.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,97 +18,170 @@ from typing import Any
 from celery import states
 from celery.backends.redis import RedisBackend
 from celery.canvas import maybe_signature
+from celery.exceptions import Reject, TaskRevokedError
 from celery.result import GroupResult
-from kombu.utils.encoding import bytes_to_str
+from celery.utils.functional import _regen
+from kombu.utils.encoding import bytes_to_str, ensure_bytes
 
 from agentq.broker import joins, outbox, serializer
 from agentq.broker.outbox import Outbox
 from agentq.broker.publisher import active, staging
+from agentq.broker.terms import Terms
+from agentq.errors import BrokerUnavailable
 from agentq.store import calls, effects
-from agentq.store.address import parse
+from agentq.store.address import Address, parse
 from agentq.store.client import Store
 from agentq.store.keys import RESULT_PREFIX
 
+logger = logging.getLogger(__name__)
+
 UNKNOWN_WIDTH = -1
 UNFENCED = ""
-_NO_CAP = 1 << 30
+_FOREVER_MS = 1 << 40
+_FINAL = frozenset({states.SUCCESS, states.FAILURE, states.REVOKED})
+_TRIES = 120
+"""How often an ended task's effects are sent anew, a second apart, while the broker is away."""
 
 
-class Backend(RedisBackend):  # type: ignore[misc]
-    """Results, groups and chords of a cell."""
+class PlainBackend(RedisBackend):  # type: ignore[misc]
+    """Results of an ordinary Celery app in a cell."""
 
     def __init__(self, app: Any, url: str | None = None, **kwargs: Any) -> None:
-        """Take where the cell is from *url*, else from the app's settings."""
-        self._aq = getattr(app, "aq", None)
-        self._address = self._aq.address if self._aq is not None else parse(url or "")
+        """Take where the cell is from *url*; nothing is connected yet."""
+        self._store = Store(address=self._address_of(app, url), timeout=self._terms_of(app).timeout)
         super().__init__(app=app, url=None, **kwargs)
-        self._store = Store(address=self._address, timeout=None)
+        self.connection_errors = (*self.connection_errors, BrokerUnavailable)
         prefix = self._store.keys.prefix
         self.task_keyprefix = f"{prefix}{RESULT_PREFIX}".encode()
         self.group_keyprefix = f"{prefix}celery-taskset-meta-".encode()
         self.chord_keyprefix = f"{prefix}chord-unlock-".encode()
+
+    def _address_of(self, _app: Any, url: str | None) -> Address:
+        url = url or ""
+        # Celery cuts `agentq+` off a URL that has a second scheme.
+        return parse(url if url.startswith("agentq") else f"agentq+{url}")
+
+    def _terms_of(self, _app: Any) -> Terms:
+        return Terms()
 
     @property
     def client(self) -> Any:
         """Return the client that Celery's own code reads with."""
         return self._store.client
 
-    def on_task_call(self, producer: Any, task_id: str) -> dict[str, Any]:
+    def as_uri(self, include_password: bool = False) -> str:  # noqa: ARG002, FBT001, FBT002 -- Celery's
+        """Return where the cell is, without its password."""
+        return str(self._store.address)
+
+    def __reduce__(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Pickle as Celery's do, with the whole URL left to the app's configuration."""
+        return super(RedisBackend, self).__reduce__(args, kwargs or {})
+
+
+class Backend(PlainBackend):
+    """Results, groups and chords of one of our apps."""
+
+    def _address_of(self, app: Any, _url: str | None) -> Address:
+        address: Address = app.aq.address
+        return address
+
+    def _terms_of(self, app: Any) -> Terms:
+        return Terms.of(app.aq.settings)
+
+    def on_task_call(self, producer: Any, task_id: str) -> dict[str, Any]:  # noqa: ARG002 -- Celery's
         """Do nothing: `AsyncResult.get` subscribes when somebody waits, not at each publish."""
         return {}
 
     # -- ending a task ----------------------------------------------------------------------------
 
     def mark_as_done(self, task_id: str, result: Any, request: Any = None,
-                     store_result: bool = True, state: str = states.SUCCESS) -> None:  # noqa: FBT001, FBT002 -- Celery's signature  # fmt: skip
+                     store_result: bool = True, state: str = states.SUCCESS) -> None:  # noqa: FBT001, FBT002 -- Celery's  # fmt: skip
         """End a task that returned."""
-        with self._settling(request):
+        with self._settling(request, state):
             super().mark_as_done(task_id, result, request, store_result, state)
             self.app.step_ended(request, state, result)
 
     def mark_as_failure(self, task_id: str, exc: Exception, traceback: Any = None,
                         request: Any = None, **options: Any) -> None:  # fmt: skip
         """End a task that raised."""
+        state = options.get("state", states.FAILURE)
         if request is not None:
-            request.__dict__.pop("_aq_outbox", None)  # its callbacks are not to be sent
-        with self._settling(request):
+            request.__dict__.pop(outbox.ATTRIBUTE, None)  # its callbacks are not to be sent
+        with self._settling(request, state):
             super().mark_as_failure(task_id, exc, traceback, request, **options)
-            self.app.step_ended(request, options.get("state", states.FAILURE), exc)
+            self.app.step_ended(request, state, exc)
 
-    def mark_as_revoked(self, task_id: str, *args: Any, **options: Any) -> None:
-        """End a task that was revoked or expired."""
-        with self._settling(options.get("request")):
-            super().mark_as_revoked(task_id, *args, **options)
+    def mark_as_revoked(self, task_id: str, reason: str = "", request: Any = None,
+                        store_result: bool = True, state: str = states.REVOKED) -> None:  # noqa: FBT001, FBT002 -- Celery's  # fmt: skip
+        """End a task that was revoked or expired, and what waits for it.
+
+        Celery's leaves the rest of a chain pending for ever; here it fails like any other.
+        """
+        self.mark_as_failure(
+            task_id, TaskRevokedError(reason), request=request,
+            store_result=store_result, state=state,
+        )  # fmt: skip
 
     def mark_as_retry(self, task_id: str, exc: Exception, traceback: Any = None,
                       request: Any = None, **options: Any) -> Any:  # fmt: skip
-        """End an attempt whose task asked to be retried."""
-        with self._settling(request):
+        """End an attempt whose task asked to be retried; without its message only store the state."""
+        if outbox.current() is None and outbox.ATTRIBUTE not in getattr(request, "__dict__", {}):
+            return super().mark_as_retry(task_id, exc, traceback, request, **options)
+        with self._settling(request, states.RETRY):
             return super().mark_as_retry(task_id, exc, traceback, request, **options)
 
+    def settle(self, request: Any) -> None:
+        """End a delivery with what was gathered for *request*; our loop does it itself."""
+        box = request.__dict__.pop(outbox.ATTRIBUTE, None)
+        if box is not None and outbox.current() is None:
+            self._complete(request, box)
+
     @contextmanager
-    def _settling(self, request: Any) -> Iterator[None]:
-        if outbox.current() is not None:  # our loop completes
+    def _settling(self, request: Any, state: str) -> Iterator[None]:
+        if (current := outbox.current()) is not None:  # our loop completes
             with outbox.closing():
                 yield
+            current.effects += _forgotten(request, state)
             return
-        box = getattr(request, "_aq_outbox", None) or Outbox()
+        box = getattr(request, outbox.ATTRIBUTE, None) or Outbox()
         with outbox.scope(box), outbox.closing():
             yield
+        box.effects += _forgotten(request, state)
+        if request is not None:
+            request.__dict__.pop(outbox.ATTRIBUTE, None)
         self._complete(request, box)
 
     def _complete(self, request: Any, box: Outbox) -> None:
-        """Send what was gathered, fenced by the delivery where the message came with one."""
-        prefix = self._store.keys.prefix
-        properties = getattr(request, "properties", None) or {}
-        stream, _, entry = str(properties.get("delivery_tag") or "").rpartition("|")
+        """Send what was gathered, fenced by the delivery where the message came with one.
+
+        Raises:
+            Reject: the broker stayed away; the message is then handed out again.
+        """
+        stream, entry = self._fence(request)
         if not stream and not box.effects:
             return
         run = (getattr(request, "aq", None) or {}).get("run", "") if stream else ""
-        for call in staging(prefix, box.staged):
-            self._store.call(call)
-        keep = self.app.keep_ms
-        self._store.call(calls.complete(prefix, stream, entry, run, keep, box.effects))
+        prefix = self._store.keys.prefix
+        ending = calls.complete(prefix, stream, entry, run, self.app.keep_ms, box.effects)
+        try:
+            for call in (*staging(prefix, box.staged), ending):
+                answer = self.ensure(self._store.call, (call,), max_retries=_TRIES)
+        except BrokerUnavailable as error:
+            raise Reject(str(error), requeue=True) from error
+        if answer == b"stale":
+            logger.warning(
+                "task %s: its delivery %s is no longer this worker's; what it did is refused",
+                request.id, entry,
+            )  # fmt: skip
+
+    def _fence(self, request: Any) -> tuple[str, str]:
+        """Return stream and entry of the delivery, empty where it is acked before it runs."""
+        properties = getattr(request, "properties", None) or {}
+        stream, _, entry = str(properties.get("delivery_tag") or "").rpartition("|")
+        task = self.app.tasks.get(getattr(request, "task", None)) if stream else None
+        if task is not None and not task.acks_late:
+            return UNFENCED, UNFENCED
+        return stream, entry
 
     def _store_result(self, task_id: str, result: Any, state: str, traceback: Any = None,
                       request: Any = None, **_: Any) -> Any:  # fmt: skip
@@ -113,40 +190,37 @@ class Backend(RedisBackend):  # type: ignore[misc]
             result=result, state=state, traceback=traceback, request=request
         )
         document["task_id"] = bytes_to_str(task_id)
-        ttl = int((self.expires or 0) * 1000) or _NO_CAP
-        effect = effects.meta(bytes_to_str(task_id), ttl, serializer.dumps(document))
-        self._apply(effect)
+        expires = self.failure_expires if state == states.FAILURE else self.expires
+        ttl = int((expires or 0) * 1000) or _FOREVER_MS
+        self._apply(effects.meta(bytes_to_str(task_id), ttl, ensure_bytes(self.encode(document))))
         return result
 
     def _apply(self, *effect: effects.Effect) -> None:
         if (box := outbox.sink()) is not None:
             box.effects += effect
         else:
-            prefix = self._store.keys.prefix
-            self._store.call(
-                calls.complete(prefix, UNFENCED, UNFENCED, "", self.app.keep_ms, effect)
+            call = calls.complete(
+                self._store.keys.prefix, UNFENCED, UNFENCED, "", self.app.keep_ms, effect
             )
+            self.ensure(self._store.call, (call,))
 
     # -- chords -----------------------------------------------------------------------------------
 
     def apply_chord(self, header_result_args: Any, body: Any, **_: Any) -> None:
         """Open the join with the body's message, before any header task is published."""
-        header = self.app.GroupResult(*header_result_args)
-        nested = any(isinstance(result, GroupResult) for result in header.results)
+        join_id, results = header_result_args
+        nested = not isinstance(results, _regen) and any(
+            isinstance(result, GroupResult) for result in results
+        )
         if nested:
             super().apply_chord(header_result_args, body)
+        # A copy: publishing changes it, and the header's tasks carry it too.
         callback = maybe_signature(serializer.loads(serializer.dumps(body)), app=self.app)
-        box = Outbox()
+        box = Outbox(whole=True)
         with outbox.scope(box), outbox.closing():
-            callback.apply_async((joins.reference(header.id, nested=nested),))
+            callback.apply_async((joins.reference(join_id, nested=nested),), add_to_parent=False)
         ttl = int((self.chord_expires or 0) * 1000) or self.app.join_ttl_ms
-        opened, followers = _as_join(header.id, ttl, box)
-        outer = outbox.sink()
-        if outer is not None:
-            outer.staged |= box.staged
-        else:
-            for call in staging(self._store.keys.prefix, box.staged):
-                self._store.call(call)
+        opened, followers = joins.opening(join_id, ttl, box)
         self._apply(*followers, opened)
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
@@ -157,7 +231,7 @@ class Backend(RedisBackend):  # type: ignore[misc]
         else:
             self._apply(effect)
 
-    def add_to_chord(self, group_id: str, result: Any) -> None:
+    def add_to_chord(self, group_id: str, result: Any) -> None:  # noqa: ARG002 -- Celery's
         """Let the join wait for one more."""
         self._apply(effects.width(group_id, 1, more=True))
 
@@ -165,32 +239,28 @@ class Backend(RedisBackend):  # type: ignore[misc]
         """Count one header task's outcome."""
         if not request.group or not request.id:
             return
-        index = request.group_index
-        self._apply(
-            effects.part(
-                request.group,
-                request.id if index is None else index,
-                serializer.dumps(self._outcome(request, state, result)),
-            )
-        )
+        outcome = ensure_bytes(self.encode(self._outcome(request, state, result)))
+        index = joins.index_of(request.group_index, request.id)
+        self._apply(effects.part(request.group, index, outcome))
 
     def _outcome(self, request: Any, state: str, result: Any) -> dict[str, Any]:
-        if state in states.PROPAGATE_STATES:
-            return {
-                "kind": type(result).__name__,
-                "message": ", ".join(str(arg) for arg in getattr(result, "args", ())) or str(result),
-                "task": request.id,
-            }
-        return {"value": result}
+        if state not in self.PROPAGATE_STATES:
+            return {"value": self.prepare_value(result)}
+        stored = result if isinstance(result, dict) else self.prepare_exception(result)
+        return {
+            "kind": stored["exc_type"],
+            "message": str(result),
+            "task": request.id,
+            "shown": repr(result),
+            "error": stored,
+        }
+
+    PROPAGATE_STATES = states.PROPAGATE_STATES
 
 
-def _as_join(
-    join_id: str, ttl_ms: int, box: Outbox
-) -> tuple[effects.Effect, list[effects.Effect]]:
-    """Turn the messages of a published body into the join's body; the rest goes before it."""
-    body = [effects.Message(*effect[1:]) for effect in box.effects if effect[0] == "put"]
-    followers = [effect for effect in box.effects if effect[0] != "put"]
-    opened = effects.join(
-        join_id, width=UNKNOWN_WIDTH, at_once=0, ttl_ms=ttl_ms, run="", body=body, members=()
-    )
-    return opened, followers
+def _forgotten(request: Any, state: str) -> list[effects.Effect]:
+    """Return what drops a chord's outcomes once its body has ended for good."""
+    ours = getattr(request, "aq", None) or {}
+    if state not in _FINAL or "flow" in ours or not ours.get("sole"):
+        return []
+    return [effects.forget(ours["join"])]

@@ -1,21 +1,28 @@
 """How a chord's body gets its header's results: a reference in its message, read when it starts.
 
 The reference stands where the list would: `{"$join": id}`. The outcomes are kept by index in
-Redis; no worker reads them all before the body's does.
+Redis; no worker reads them all before the body's does. The body's header `aq` names the join too:
+an immutable body has no place for the list, and must still not run where the header failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import orjson
 from celery.exceptions import ChordError
 
-from agentq.broker import serializer
+from agentq.broker import envelope, serializer
+from agentq.broker.outbox import Outbox
+from agentq.store import effects
 
 MARK = "$join"
 MARK_BYTES = b'{"$join":'
 NESTED = "nested"
+_UNKNOWN_WIDTH = -1
+
+Rebuild = Callable[[Any], BaseException | None]
 
 
 def reference(join_id: str, *, nested: bool) -> dict[str, Any]:
@@ -31,21 +38,59 @@ def referenced(args: Sequence[Any]) -> tuple[int, dict[str, Any]] | None:
     return None
 
 
-def read_outcomes(reply: dict[bytes, bytes] | Sequence[bytes]) -> list[dict[str, Any]]:
+def opening(
+    join_id: str, ttl_ms: int, box: Outbox
+) -> tuple[effects.Effect, list[effects.Effect]]:
+    """Turn the messages of a published body into the join's body.
+
+    Returns the effect that opens the join, and those that go before it (a body that is a chord
+    opens its own join).
+    """
+    body = [effects.Message(*effect[1:]) for effect in box.effects if effect[0] == "put"]
+    followers = [effect for effect in box.effects if effect[0] != "put"]
+    named = [_naming(message, join_id, sole=len(body) == 1) for message in body]
+    opened = effects.join(
+        join_id, width=_UNKNOWN_WIDTH, at_once=0, ttl_ms=ttl_ms, run="", body=named, members=()
+    )
+    return opened, followers
+
+
+def _naming(message: effects.Message, join_id: str, *, sole: bool) -> effects.Message:
+    head = orjson.loads(message.headers)
+    ours = head["headers"].get("aq") or {}
+    ours = {"v": envelope.VERSION, **ours, "join": join_id, "sole": sole}
+    head["headers"]["aq"] = ours
+    return message._replace(headers=orjson.dumps(head))
+
+
+def index_of(place: int | None, task_id: str) -> str:
+    """Return under which index a header task's outcome is kept.
+
+    Celery's place alone will not do: the members of a group at the end of a header's chain count
+    from 0 again. Those without a place come last.
+    """
+    return f"{'' if place is None else place}:{task_id}"
+
+
+def read_outcomes(reply: Mapping[bytes, bytes] | Sequence[bytes]) -> list[dict[str, Any]]:
     """Return the outcomes of an HGETALL in the members' order."""
-    if not isinstance(reply, dict):
+    if not isinstance(reply, Mapping):
         reply = dict(zip(reply[::2], reply[1::2], strict=True))
     ordered = sorted(reply, key=_order)
     return [serializer.loads(reply[index]) for index in ordered]
 
 
 def _order(index: bytes) -> tuple[int, bytes]:
-    # Members of odd canvases carry their task's id for an index: behind the numbered ones.
-    return (int(index), b"") if index.isdigit() else (1 << 62, index)
+    place, _, task_id = index.partition(b":")
+    return (int(place) if place.isdigit() else 1 << 62, task_id)
 
 
-def values(outcomes: Sequence[dict[str, Any]]) -> list[Any]:
+def values(outcomes: Sequence[dict[str, Any]], rebuild: Rebuild | None = None) -> list[Any]:
     """Return the results for an ordinary chord's body.
+
+    Args:
+        outcomes: as `read_outcomes` gives them.
+        rebuild: makes an exception of a stored one, for the cause of the `ChordError`.
 
     Raises:
         ChordError: a header task failed; Celery's rule is that the body then fails.
@@ -53,5 +98,8 @@ def values(outcomes: Sequence[dict[str, Any]]) -> list[Any]:
     for outcome in outcomes:
         if "value" not in outcome:
             task_id = outcome.get("task", "")
-            raise ChordError(f"Dependency {task_id} raised {outcome['kind']}({outcome['message']!r})")
+            shown = outcome.get("shown") or f"{outcome['kind']}({outcome['message']!r})"
+            error = ChordError(f"Dependency {task_id} raised {shown}")
+            cause = rebuild(outcome["error"]) if rebuild and "error" in outcome else None
+            raise error from cause
     return [outcome["value"] for outcome in outcomes]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentq.store.effects import Effect, Message
 
@@ -24,7 +25,12 @@ class Outbox:
     effects: list[Effect] = field(default_factory=list)
     staged: dict[str, list[Message]] = field(default_factory=dict)
     """Members of large groups, by group or join id: to be staged before the completion."""
+    whole: bool = False
+    """Whether large groups stay among the effects all the same: a join's body is not staged."""
 
+
+ATTRIBUTE = "_aq_outbox"
+"""Where a request under a stock tracer keeps its outbox: Celery has no scope around a task."""
 
 _scope: ContextVar[Outbox | None] = ContextVar("agentq_outbox", default=None)
 _closing: ContextVar[bool] = ContextVar("agentq_closing", default=False)
@@ -48,6 +54,14 @@ def scope(outbox: Outbox) -> Iterator[Outbox]:
         yield outbox
     finally:
         _scope.reset(token)
+
+
+@contextmanager
+def gathering(request: Any) -> Iterator[None]:
+    """Gather what is published in here with the end of *request*'s task."""
+    box = current() or request.__dict__.setdefault(ATTRIBUTE, Outbox())
+    with scope(box), closing():
+        yield
 
 
 @contextmanager

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar, Token
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 from agentq.broker import outbox
+from agentq.broker.terms import Terms
 from agentq.errors import PayloadTooLarge, QueueFull
 from agentq.store import calls, effects
 from agentq.store.effects import Effect, Message
@@ -93,12 +94,7 @@ class Publisher:
         Raises:
             PayloadTooLarge: its body is larger than `broker.max_payload`.
         """
-        limit = self._settings.broker.max_payload
-        if len(message.body) > limit:
-            raise PayloadTooLarge(
-                f"message {message.id} carries {len(message.body)} bytes of arguments; "
-                f"broker.max_payload is {limit}: pass a reference (a path, a key) instead"
-            )
+        check_size(message, self._settings.broker.max_payload)
         self._messages.append((message, dedupe_id))
 
     def effect(self, effect: Effect) -> None:
@@ -115,13 +111,15 @@ class Publisher:
             box.effects += self._visible(plain, box.staged)
             box.effects += extra
         elif len(messages) == 1 and not extra:
-            self._enqueue(*messages[0])
+            enqueue(self._store, Terms.of(self._settings), *messages[0])
         else:
             self._open(plain, extra)
 
     def _visible(self, messages: list[Message], staged: dict[str, list[Message]]) -> list[Effect]:
         """Return the effects that make *messages* visible; many of them go to *staged*."""
-        if len(messages) <= CHUNK and sum(len(m.body) for m in messages) <= CHUNK_BYTES:
+        small = len(messages) <= CHUNK and sum(len(m.body) for m in messages) <= CHUNK_BYTES
+        box = outbox.sink()
+        if small or (box is not None and box.whole):
             return [effects.put(message) for message in messages]
         result = []
         by_lane = sorted(messages, key=lambda m: (m.pool, m.lane))
@@ -131,25 +129,6 @@ class Publisher:
             result.append(effects.open_group(group, pool, lane))
         return result
 
-    def _enqueue(self, message: Message, dedupe_id: str) -> None:
-        broker = self._settings.broker
-        admission = calls.Admission(
-            dedupe_id,
-            int(broker.dedupe_ttl.total_seconds() * 1000),
-            message.pool,
-            message.lane,
-            broker.max_length,
-        )
-        call = calls.enqueue(self._store.keys.prefix, admission, [effects.put(message)])
-        match calls.enqueued(self._store.call(call)):
-            case calls.Full(depth):
-                raise QueueFull(
-                    message.pool, depth=depth, limit=broker.max_length,
-                    retry_after=timedelta(seconds=1),
-                )  # fmt: skip
-            case calls.Accepted() | calls.Duplicate():
-                pass
-
     def _open(self, messages: list[Message], extra: list[Effect]) -> None:
         prefix = self._store.keys.prefix
         staged: dict[str, list[Message]] = {}
@@ -157,6 +136,54 @@ class Publisher:
         for group, members in staged.items():
             stage(self._store, group, members)
         self._store.call(calls.open_staged(prefix, uuid4().hex, 60_000, [*visible, *extra]))
+
+
+def check_size(message: Message, limit: int) -> None:
+    """Do nothing for a message of at most *limit* bytes of arguments.
+
+    Raises:
+        PayloadTooLarge: it has more.
+    """
+    if len(message.body) > limit:
+        raise PayloadTooLarge(
+            f"message {message.id} carries {len(message.body)} bytes of arguments; "
+            f"broker.max_payload is {limit}: pass a reference (a path, a key) instead"
+        )
+
+
+def enqueue(store: Store, terms: Terms, message: Message, dedupe_id: str) -> None:
+    """Send one message; an id that was sent before is not sent again.
+
+    Raises:
+        QueueFull: its lane is at `broker.max_length`.
+        PayloadTooLarge: its body is larger than `broker.max_payload`.
+        BrokerUnavailable: no answer in time, or a full server.
+    """
+    check_size(message, terms.max_payload)
+    admission = calls.Admission(
+        dedupe_id, terms.dedupe_ms, message.pool, message.lane, terms.max_length
+    )
+    call = calls.enqueue(store.keys.prefix, admission, [effects.put(message)])
+    match calls.enqueued(store.call(call)):
+        case calls.Full(depth):
+            raise QueueFull(
+                message.pool, depth=depth, limit=terms.max_length, retry_after=timedelta(seconds=1)
+            )
+        case calls.Accepted() | calls.Duplicate():
+            pass
+
+
+def dedupe_id(headers: dict[str, Any], task_id: str) -> str:
+    """Return what a message is known by: a retry and a replacement keep their task's id."""
+    return f"{task_id}:{headers.get('retries', 0)}:{headers.get('replaced_task_nesting', 0)}"
+
+
+def due_ms(headers: dict[str, Any]) -> int:
+    """Return when a message is due: 0 now, -n in n ms, else an instant."""
+    if after := (headers.get("aq") or {}).get("after"):
+        return -int(after)
+    eta = headers.get("eta")
+    return int(datetime.fromisoformat(eta).timestamp() * 1000) if eta else 0
 
 
 def stage(store: Store, group: str, members: list[Message]) -> None:

@@ -12,6 +12,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from celery import Task as CeleryTask
+from celery.app.task import get_actual_ignore_result
+from celery.exceptions import Ignore, Retry
 
 from agentq.broker import outbox
 from agentq.broker.sequence import Part, Sequence, sequence_of
@@ -37,6 +39,7 @@ class Task(CeleryTask):  # type: ignore[misc]
     """What `@app.task` and `@aq.step` make."""
 
     abstract = True
+    Request = "agentq.broker.request:Request"
     step: Step | None = None
     """The declaration, None for an ordinary task."""
 
@@ -44,16 +47,38 @@ class Task(CeleryTask):  # type: ignore[misc]
         """Run the task: called by Celery's tracer, or directly by its author."""
         if self.request.called_directly:
             return self.run(*args, **kwargs)
-        resolved = self.app.resolve_joins(args)
+        resolved = self.app.resolve_joins(args, getattr(self.request, "aq", None))
         if self.step is not None:
             return self.app.run_step(self, resolved)
         result = self.run(*resolved, **kwargs)
         return run_coroutine(result) if inspect.iscoroutine(result) else result
 
-    def retry(self, *args: Any, **kwargs: Any) -> Any:
+    def retry(self, args: Any = None, kwargs: Any = None, exc: Any = None,
+              throw: bool = True, **options: Any) -> Any:  # noqa: FBT001, FBT002 -- Celery's  # fmt: skip
         """Do what Celery's does; the new message is part of this attempt's completion."""
-        with outbox.closing():
-            return super().retry(*args, **kwargs)
+        request = self.request
+        if request.called_directly or not throw:  # not throw: the task goes on, so it is sent now
+            return super().retry(args, kwargs, exc, throw, **options)
+        try:
+            with outbox.gathering(request):
+                return super().retry(args, kwargs, exc, throw, **options)
+        except Retry:
+            ignored = get_actual_ignore_result(self, request)
+            if ignored and not self.store_errors_even_if_ignored:
+                self.backend.settle(request)  # Celery's tracer will not ask the backend
+            raise
+
+    def on_replace(self, sig: Any) -> Any:
+        """Do what Celery's does; the replacement is part of this task's completion."""
+        request = self.request
+        if request.is_eager or request.called_directly:
+            return super().on_replace(sig)
+        try:
+            with outbox.gathering(request):
+                return super().on_replace(sig)
+        except Ignore:
+            self.backend.settle(request)
+            raise
 
     def __rshift__(self, other: Part) -> Sequence:
         """Return this step, followed by *other*."""

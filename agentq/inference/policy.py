@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _OVERDUE = 2.0  # times the mean gap between arrivals
+_LINGER = 0.1  # of the window at least: microseconds between calls of one loop tick tell nothing
 _SMOOTHING = 0.2  # weight of the newest gap in the mean
 
 
@@ -86,7 +87,8 @@ def decide(waiting: Waiting, limits: BatchLimits) -> Close | float | None:
     if left <= 0:
         return Close.WINDOW
     if waiting.missing is None and waiting.gap_ms is not None:
-        overdue = _OVERDUE * waiting.gap_ms - waiting.newest_ms
+        patience = max(_OVERDUE * waiting.gap_ms, _LINGER * limits.window_ms)
+        overdue = patience - waiting.newest_ms
         expected = waiting.gap_ms <= limits.window_ms and overdue > 0
         return min(left, overdue) if expected else Close.IDLE
     return left

@@ -27,6 +27,8 @@ SCHEMES = ("agentq", "agentq+tls", "agentq+unix", "agentq+sentinel")
 _DEFAULT_PORT = 6379
 _SENTINEL_PORT = 26379
 _CONNECT_SECONDS = 2.0
+_ASYNC_CONNECTIONS = 10_000
+"""Each coroutine that waits for a run's end blocks a connection of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +158,4 @@ def connect_async(address: Address, *, timeout: timedelta | None) -> redis.async
         return sentinel.master_for(address.service, **options)  # type: ignore[no-any-return]
     if not address.path:
         options |= {"host": address.hosts[0][0], "port": address.hosts[0][1]}
-    return redis.asyncio.Redis(**options)
+    return redis.asyncio.Redis(**options, max_connections=_ASYNC_CONNECTIONS)

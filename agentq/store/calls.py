@@ -145,6 +145,13 @@ def fail(  # noqa: PLR0913 -- the function's arguments, one for one
     )  # fmt: skip
 
 
+def died(  # noqa: PLR0913 -- the function's arguments, one for one
+    prefix: str, lane: str, stream: Arg, entry: Arg, *, limit: int, keep_ms: int
+) -> Call:
+    """Hand a delivery out again whose process died: charged, given up after *limit* attempts."""
+    return ("FCALL", "aq1_fail", 1, prefix, lane, stream, entry, keep_ms, -limit)
+
+
 def renew(prefix: str, worker: str, lease_ms: int, *, first: bool, report: bytes) -> Call:
     """Take or renew a lease."""
     return ("FCALL", "aq1_renew", 1, prefix, worker, lease_ms, int(first), report)

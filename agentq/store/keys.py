@@ -28,6 +28,7 @@ rules (`functions/_prelude.lua`).
 | join:<join>:res            | hash   | index -> outcome                                 | runs.join_ttl      |
 | join:<join>:wait           | list   | members beyond `at_once`, packed                 | runs.join_ttl      |
 | dead                       | stream | dead letters, newest 10,000                      | permanent, trimmed |
+| reply:<queue>              | list   | replies to remote control                        | a minute           |
 | celery-task-meta-<task>    | string | Celery's result document                         | broker.result_ttl  |
 """
 
@@ -107,6 +108,10 @@ class Keys:
     def dead(self) -> str:
         """Return the dead letters."""
         return f"{self.prefix}dead"
+
+    def reply(self, queue: str) -> str:
+        """Return the list of replies to one caller of remote control."""
+        return f"{self.prefix}reply:{queue}"
 
     def result(self, task_id: str) -> str:
         """Return the result document of a task."""

@@ -31,6 +31,7 @@ from agentq.broker.app import milliseconds
 from agentq.errors import BrokerUnavailable
 from agentq.store import calls
 from agentq.store.client import AsyncStore, Store
+from agentq.store.multiplexer import Multiplexer
 from agentq.timing.deadline import BrokerClock
 from agentq.worker.delivery import Delivery, Settled, Unknown, judge
 from agentq.worker.joined import JoinReader
@@ -144,14 +145,15 @@ class Loop:
         modules = sorted({step.function.__module__ for step in self._cpu_steps()})
         self._processes = Processes(count=self._cpu_count() if modules else 0, modules=modules)
         self.events = TaskEvents(enabled=bool(self.controller.task_events))
+        cell = Multiplexer(self._store)
         parts = Parts(
             app=self.aq,
             hostname=self.hostname,
-            store=self._store,
+            cell=cell,
             clock=self._clock,
             threads=self._executor,
             processes=self._processes,
-            joins=JoinReader(app=self.aq, store=self._store),
+            joins=JoinReader(app=self.aq, cell=cell),
             events=self.events,
         )
         self._tracer = Tracer(parts)
@@ -292,7 +294,7 @@ class Loop:
         lane = f"{delivery.pool}:{delivery.lane}"
         prefix = self._store.keys.prefix
         return calls.fail(
-            prefix, lane, delivery.stream, delivery.entry, after_ms=1000, retry=True
+            prefix, lane, delivery.stream, delivery.entry, after_ms=1000, retry=False
         )
 
     def _cancel_run(self, run: str) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from agentq.flows.app import AgentQ
-    from agentq.store.client import AsyncStore
+    from agentq.store.multiplexer import Multiplexer
     from agentq.timing.deadline import BrokerClock
     from agentq.worker.joined import JoinReader
     from agentq.worker.processes import Processes
@@ -24,7 +24,7 @@ class Parts:
 
     app: AgentQ
     hostname: str
-    store: AsyncStore
+    cell: Multiplexer
     clock: BrokerClock
     threads: Executor
     processes: Processes

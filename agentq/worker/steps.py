@@ -25,11 +25,11 @@ class StepRunner:
     def context(self, delivery: Delivery) -> Context:
         parts = self._parts
         run, keep_ms = delivery.run, self._keep_ms
-        store, prefix = parts.store, parts.store.keys.prefix
+        cell, prefix = parts.cell, parts.cell.store.keys.prefix
 
         async def emit(kind: str, data: bytes) -> None:
             event = effects.event(run, kind, data)
-            await store.call(calls.complete(prefix, "", "", run, keep_ms, [event]))
+            await cell.call(calls.complete(prefix, "", "", run, keep_ms, [event]))
 
         return Context(
             run_id=run,

@@ -41,7 +41,7 @@ class Tracer:
     def __init__(self, parts: Parts) -> None:
         """Keep the parts."""
         self._parts = parts
-        self._prefix = parts.store.keys.prefix
+        self._prefix = parts.cell.store.keys.prefix
         self._keep_ms = milliseconds(parts.app.settings.runs.keep)
         self._result_ttl_ms = milliseconds(parts.app.settings.broker.result_ttl)
         self._steps = StepRunner(parts)
@@ -95,10 +95,11 @@ class Tracer:
         parts.events.started(delivery)
         place = Place.of(delivery.envelope.ours, delivery.id)
         graph = parts.app.flows[place.flow].graph
+        # Outside of the `try`: a broker that does not answer is no outcome of the step.
+        args, _, _ = delivery.arguments()
+        args = await parts.joins.resolved(delivery, args)
         try:
             delivery.deadline.check(started_ms, f"step {step.name!r}")
-            args, _, _ = delivery.arguments()
-            args = await parts.joins.resolved(delivery, args)
             with entered(delivery.task, bare_request(_request_fields(delivery, parts.hostname))):
                 value = await self._steps.call(delivery, context, args)
             result = step.encode(value)
@@ -108,8 +109,6 @@ class Tracer:
             logger.info("%s[%s]: %s", step.name, delivery.id, error)
             delivery.outbox.effects.clear()
             return None
-        except Malformed:
-            raise
         except Exception as error:  # noqa: BLE001 -- whatever a step raises is its outcome
             return self._raised(delivery, context, place, error, began)
         ran = time.monotonic() - began

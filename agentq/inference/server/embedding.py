@@ -129,7 +129,7 @@ def _load_minilm(cache: Path, threads: int) -> Embedder:
 
 def _load_wordllama(cache: Path, _threads: int) -> Embedder:
     """Load it from a copy: in its own folder it misses its tokenizer and would download it."""
-    install = "pip install wordllama requests"
+    install = "pip install wordllama"
     package = package_folder("wordllama", install=install)
 
     def copy(target: Path) -> None:

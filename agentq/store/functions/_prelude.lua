@@ -308,7 +308,10 @@ local function give_back(P, lane, stream, entry, charge, limit, keep, now, woken
   local attempts = tonumber(f.a or '0') + charge
   local pool, name = string.match(lane, '^(.-):(.*)$')
   local born = f.t and tonumber(f.t) or tonumber(string.match(entry, '^(%d+)'))
-  if attempts >= limit then
+  -- What has no run and no join may stand in a chain or chord that only its header knows: it is
+  -- handed out once more, for a worker to fail it as Celery does. Past that it is given up here.
+  local most = (f.j == '' and f.r == '') and limit + 1 or limit
+  if attempts >= most then
     local message = 'its worker died ' .. attempts .. ' times while it ran'
     local exc = cjson.encode({ exc_type = 'WorkerLost', exc_message = { message }, exc_module = 'agentq.errors' })
     meta(P, f.i, 86400000, '{"status":"FAILURE","result":' .. exc ..
@@ -316,7 +319,7 @@ local function give_back(P, lane, stream, entry, charge, limit, keep, now, woken
     dead(P, message, f.i, attempts, f.h, f.b)
     if f.j ~= '' then
       local join, index = string.match(f.j, '^(.*)|(%d+)$')
-      part(P, join, index, cjson.encode({ err = { kind = 'WorkerLost', message = message, step = '' } }), now, woken)
+      part(P, join, index, cjson.encode({ kind = 'WorkerLost', message = message, step = '', attempts = attempts }), now, woken)
     elseif f.r ~= '' then
       end_run(P, f.r, 'failed', cjson.encode({ kind = 'WorkerLost', message = message, step = f.i }), keep, now)
     end

@@ -217,21 +217,25 @@ def test_a_call_cancelled_while_its_batch_runs_leaves_the_others_alone() -> None
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
-    async def scenario(batcher: Batcher[int, int], _: Backend) -> None:
-        waiting = [asyncio.create_task(batcher.submit(i)) for i in range(3)]
+    async def scenario(batcher: Batcher[int, int], backend: Backend) -> None:
+        running = asyncio.create_task(batcher.submit(0))
+        await backend.began.wait()
+        waiting = [asyncio.create_task(batcher.submit(i)) for i in (1, 2, 3)]
         await asyncio.sleep(0)
         with pytest.raises(BatchQueueFull) as caught:
-            await batcher.submit(9)
+            await batcher.submit(4)
         assert (caught.value.waiting, caught.value.limit) == (3, 3)
         assert caught.value.retry_after > timedelta(0)
         await asyncio.sleep(0)  # the batcher has looked at what waits
         waiting[0].cancel()
         await asyncio.sleep(0)
-        successor = asyncio.create_task(batcher.submit(9))
+        successor = asyncio.create_task(batcher.submit(5))  # has the cancelled one's place
         await asyncio.sleep(0)
-        assert not successor.done()
+        backend.go.set()
+        assert (await successor).value == 10
+        await running
 
-    with_batcher(scenario, capacity=3)
+    with_batcher(scenario, limits=BatchLimits(window_ms=1), held=True, capacity=3)
 
 
 def test_items_of_unlike_length_are_sent_apart() -> None:

@@ -38,7 +38,8 @@ def waiting(**changes: object) -> Waiting:
         (waiting(missing=0), Close.SIBLINGS),
         (waiting(oldest_ms=15.0), Close.WINDOW),
         (waiting(gap_ms=16.0), Close.IDLE),  # the next one is not worth waiting for
-        (waiting(gap_ms=0.5), Close.IDLE),  # the next one is overdue
+        (waiting(gap_ms=0.5, newest_ms=1.5), Close.IDLE),  # the next one is overdue
+        (waiting(gap_ms=0.5), 0.5),  # a tenth of the window is always given
         (waiting(gap_ms=2.0), 3.0),  # twice the gap, less what has passed
         (waiting(gap_ms=14.0), 11.0),  # no longer than the window
         (waiting(), 11.0),  # nothing is known: the window

@@ -1,0 +1,92 @@
+"""What a channel holds unacknowledged: kombu's bookkeeping without its keys in Redis.
+
+A stream's pending list knows who holds what, so nothing is written here; an ack ends the delivery
+under its fence. "stale" is no error: the pool's child has ended it already, result and all.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from kombu.transport import virtual
+
+from agentq.broker.received import Fence
+from agentq.store import calls, effects
+
+DIED = "aq_died"
+"""Property of a message whose process died while it ran (`broker.request` sets it)."""
+
+
+class QoS(virtual.QoS):  # type: ignore[misc]
+    """Belongs to one channel."""
+
+    def can_consume(self) -> bool:
+        """Whether to read on: an answer that was asked for is always read."""
+        return bool(self.channel.asking or super().can_consume())
+
+    def room(self, default: int) -> int:
+        """Return how many more messages may be held; *default* where nothing limits them."""
+        room = self.can_consume_max_estimate()
+        return default if room is None else int(room)
+
+    @property
+    def used(self) -> int:
+        """Return how many messages are held."""
+        return len(self._delivered) - len(self._dirty)
+
+    def ack(self, delivery_tag: str) -> None:
+        """End the delivery; nothing is left to do where the pool's child has ended it."""
+        if fence := Fence.of(delivery_tag):
+            self.channel.end(fence)
+        super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 -- kombu's
+        """Hand the message out again, or keep it as a dead letter."""
+        if fence := Fence.of(delivery_tag):
+            message = self._delivered.get(delivery_tag)
+            if requeue:
+                died = message is not None and message.properties.get(DIED, False)
+                self.channel.keeper.hand_back(self._given_back(fence, died=died))
+            elif message is not None:
+                self.channel.bury(fence, "rejected", message.properties["aq_bytes"])
+            else:
+                self.channel.end(fence)
+        super().ack(delivery_tag)
+
+    def restore_unacked(self) -> None:
+        """Hand back what nobody works on; what the pool still runs stays under the lease."""
+        self._flush()
+        running = _running_tags()
+        for tag in list(self._delivered):
+            fence = Fence.of(tag)
+            if fence and tag not in running:
+                self.channel.keeper.hand_back(self._given_back(fence, died=False))
+        self._delivered.clear()
+
+    def restore_visible(self, *_: Any, **__: Any) -> None:
+        """Do nothing: `reap` returns what the dead held."""
+
+    def _given_back(self, fence: Fence, *, died: bool) -> calls.Call:
+        terms = self.channel.terms
+        prefix, lane = self.channel.prefix, f"{fence.pool}:{fence.lane}"
+        if died:
+            return calls.died(
+                prefix, lane, fence.stream, fence.entry,
+                limit=terms.delivery_limit, keep_ms=terms.keep_ms,
+            )  # fmt: skip
+        return calls.fail(prefix, lane, fence.stream, fence.entry, after_ms=0, retry=False)
+
+
+def _running_tags() -> set[str]:
+    """Return the deliveries that Celery's pool runs; none when it is told to drop them."""
+    state = sys.modules.get("celery.worker.state")
+    if state is None or state.should_terminate not in (None, False):
+        return set()
+    return {request.message.delivery_tag for request in tuple(state.active_requests)}
+
+
+def letter(reason: str, bytes_: tuple[str, int, bytes, bytes]) -> effects.Effect:
+    """Return a dead letter of (task id, attempts, headers, body)."""
+    task_id, attempts, headers, body = bytes_
+    return effects.dead(reason, task_id, attempts, headers, body)

@@ -1,0 +1,90 @@
+"""Finds the user's app by its name, ``module:attribute``, and says clearly where it cannot."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from agentq.errors import AgentQError, DefinitionError
+from agentq.flows.app import AgentQ
+from agentq.settings import load_settings
+
+DEMO = "tasks.research:aq"
+"""The worked example that comes with agentq."""
+
+_ATTRIBUTES = ("aq", "app", "celery")  # looked for where only a module is named
+
+
+def load_app(name: str | None) -> AgentQ:
+    """Return the app that *name* or the setting `app` means.
+
+    ``module:attribute`` names an `AgentQ` or its Celery app, ``module`` alone the one in it. The
+    working directory is searched first, as Celery does.
+
+    Raises:
+        DefinitionError: nothing is named, or there is no such module, attribute or app in it.
+    """
+    name = name or load_settings().app
+    if not name:
+        raise DefinitionError(
+            "no app is named: say which with -A module:attribute (for example -A myproject.flows:aq"
+            "), or set app in config/default.toml or AGENTQ_APP"
+        )
+    module_name, _, attribute = name.partition(":")
+    _make_importable(demo_folder() if name == DEMO else Path.cwd())
+    module = _imported(module_name, name)
+    for candidate in [attribute] if attribute else _ATTRIBUTES:
+        found = getattr(module, candidate, None)
+        found = getattr(found, "aq", found)  # its Celery app
+        if isinstance(found, AgentQ):
+            return found
+    raise DefinitionError(_no_app(module_name, attribute, vars(module)))
+
+
+def demo_folder() -> Path:
+    """Return the folder that holds the package `tasks`: the checkout, else the copy in the wheel.
+
+    Raises:
+        DefinitionError: this installation has neither.
+    """
+    package = Path(__file__).parents[1]
+    for folder in (package.parent, package / "_demo"):
+        if (folder / "tasks/research/__init__.py").is_file():
+            return folder
+    raise DefinitionError(f"the demo's tasks are missing from {package}: install agentq again")
+
+
+def _make_importable(folder: Path) -> None:
+    if str(folder) not in sys.path[:1]:
+        sys.path.insert(0, str(folder))
+
+
+def _imported(module_name: str, name: str) -> object:
+    try:
+        return import_module(module_name)
+    except AgentQError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise DefinitionError(
+                f"app {name!r}: there is no module {error.name!r} in {Path.cwd()} nor among what "
+                "is installed; start from your project's folder, or install it"
+            ) from error
+        raise DefinitionError(f"app {name!r} cannot be imported: {error}") from error
+    except Exception as error:
+        raise DefinitionError(
+            f"app {name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _no_app(module_name: str, attribute: str, names: dict[str, object]) -> str:
+    apps = [key for key, value in names.items() if isinstance(value, AgentQ)]
+    hint = f"it has {', '.join(f'{module_name}:{key}' for key in apps)}" if apps else (
+        'make one there: aq = AgentQ("name")'
+    )
+    if not attribute:
+        return f"module {module_name!r} holds no AgentQ named {', '.join(_ATTRIBUTES)}; {hint}"
+    if attribute not in names:
+        return f"module {module_name!r} has no attribute {attribute!r}; {hint}"
+    return f"{module_name}:{attribute} is no AgentQ nor the Celery app of one; {hint}"
