@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from agentq.broker.register import register
+
 if TYPE_CHECKING:
     from agentq import errors
     from agentq.broker.context import Context
@@ -30,6 +32,8 @@ __all__ = [
     "errors",
     "load_settings",
 ]
+
+register()
 
 _HOMES = {
     "AgentQ": "agentq.flows.app",

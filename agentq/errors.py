@@ -209,3 +209,7 @@ class BatchQueueFull(AgentQError):
 
 class BatcherStopped(AgentQError):
     """The batcher was stopped before this item was answered, or was never started."""
+
+
+class ProcessFailed(AgentQError):
+    """A process that agentq started and watches ended again and again, or never got ready."""

@@ -34,14 +34,14 @@ class AMQP(CeleryAMQP):
 
         A countdown stays relative, so that Redis' clock decides and not the producer's.
         """
-        options.setdefault("argsrepr", "")
-        options.setdefault("kwargsrepr", "")
+        options["argsrepr"] = options.get("argsrepr") or ""
+        options["kwargsrepr"] = options.get("kwargsrepr") or ""
         message: task_message = super().as_task_v2(*args, **options)
         countdown = args[_COUNTDOWN] if len(args) > _COUNTDOWN else options.get("countdown")
         ours: dict[str, Any] = {}
         if countdown and countdown > 0:
             ours["after"] = int(countdown * 1000)
-        if join := self._inherited_join(task_id):
+        if join := self._inherited_join(message.headers["id"]):
             ours |= join
         if ours:
             message.headers["aq"] = {"v": envelope.VERSION, **ours}

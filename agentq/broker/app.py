@@ -17,6 +17,7 @@ from typing import Any, overload
 from celery import Celery
 
 from agentq.broker import joins, pools, routing, serializer
+from agentq.broker.batched import Batches, ListFunction, one_at_a_time
 from agentq.broker.context import Context
 from agentq.broker.publisher import Publisher
 from agentq.broker.services import Services
@@ -32,6 +33,9 @@ from agentq.timing.deadline import BrokerClock, Deadline
 
 StepFunction = Callable[..., Any]
 _DEFAULT_BACKOFF = timedelta(seconds=1)
+EMBED = "agentq.embed"
+"""Name of the built-in batching task."""
+
 PLACEHOLDER = "agentq://"
 """The broker URL in Celery's configuration: an app can be declared before a broker runs."""
 
@@ -64,12 +68,14 @@ class CeleryApp(Celery):  # type: ignore[misc]
             return super()._connection(url, **options)
         return kombu_connection(self, self.aq.address, options)
 
-    def Worker(self, *args: Any, pool_cls: Any = None, **options: Any) -> Any:  # noqa: N802 -- Celery's name
-        """Make the worker that `celery worker` starts: ours, or Celery's where its pool is asked for."""
-        chosen = pools.chosen(pool_cls, stock=self.aq.settings.worker.stock_pool)
+    def Worker(self, *args: Any, pool: Any = None, **options: Any) -> Any:  # noqa: N802 -- Celery's name
+        """Make what `celery worker` starts: our worker, or Celery's where a stock pool is asked for."""
+        chosen = pools.chosen(
+            pool or options.get("pool_cls"), stock=self.aq.settings.worker.stock_pool
+        )
         # By name, as Celery names its own: a producer never imports the worker.
-        worker = self.subclass_with_self(pools.worker_of(chosen), attribute="app")
-        return worker(*args, pool_cls=chosen, **options)
+        worker = self.subclass_with_self(pools.worker_of(chosen))
+        return worker(*args, **options | {"pool_cls": chosen})
 
     # -- what backend and task ask ----------------------------------------------------------------
 
@@ -119,10 +125,14 @@ class App:
         self.name = name
         self.settings = settings or load_settings(overrides=overrides)
         self.steps: dict[str, Step] = {}
+        self.batches: list[Batches] = []
         self._services: dict[int, Services] = {}
         self.celery = CeleryApp(name, set_as_current=True)
         self.celery.aq = self
         self.celery.conf.update(_configuration(self.settings))
+        self.embed = self.batched(name=EMBED)(self._embed)
+        """The batching task behind `Context.embed`; `aq.embed.delay(text)` works from anywhere."""
+        self.embeddings = self.batches[0]
 
     # -- where the broker is ----------------------------------------------------------------------
 
@@ -159,6 +169,15 @@ class App:
         if key not in self._services:
             self._services[key] = Services(settings=self.settings)
         return self._services[key]
+
+    async def _embed(self, texts: list[str]) -> Sequence[list[float]]:
+        return await self.services().embed(texts)
+
+    async def close_services(self) -> None:
+        """End what the steps on this loop shared; safe twice."""
+        for batches in self.batches:
+            await batches.close()
+        await self.services().close()
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -231,6 +250,37 @@ class App:
             name=full, lazy=False, shared=False, typing=False, step=step, serializer=serializer.NAME
         )(function)
 
+    def batched(
+        self,
+        *,
+        max_items: int | None = None,
+        window: DurationLike | None = None,
+        **options: Any,
+    ) -> Callable[[ListFunction], Task]:
+        """Declare a batching task: an `async def` from a list to a list of the same length.
+
+        Args:
+            max_items: most items in one call; None: ``batch.max_items``.
+            window: how long an item waits for company; None: ``batch.window``.
+            **options: as for `step`: each item is a step of its own.
+
+        Raises:
+            DefinitionError: the function is no `async def`, or what `step` refuses.
+        """
+        batch = self.settings.batch
+
+        def declare(function: ListFunction) -> Task:
+            batches = Batches(
+                name=options.get("name") or function.__name__,
+                function=function,
+                max_items=max_items or batch.max_items,
+                window=parse_duration(window) if window is not None else batch.window,
+            )
+            self.batches.append(batches)
+            return self._declare(one_at_a_time(function, batches), **options)
+
+        return declare
+
     # -- under a stock tracer ---------------------------------------------------------------------
 
     def step_ended(self, request: Any, state: str, result: Any) -> None:
@@ -289,6 +339,7 @@ class App:
             attempt=request.retries + 1,
             worker=request.hostname or "",
             services=self.services(),
+            embeddings=self.embeddings,
             clock=BrokerClock(),
             deadline=Deadline(0),
         )
@@ -304,17 +355,10 @@ def call_arguments(step: Step, context: Context, args: Sequence[Any]) -> list[An
     result: list[Any] = [context] if step.takes_context else []
     if step.takes_argument:
         value = args[0] if args else None
-        is_outcomes = isinstance(value, list) and bool(value) and _looks_like_outcomes(value)
-        result.append(step.decode(value, outcomes=is_outcomes))
+        result.append(step.decode(value, outcomes=isinstance(value, joins.Outcomes)))
         result += args[1:]
     return result
 
-
-def _looks_like_outcomes(value: list[Any]) -> bool:
-    first = value[0]
-    return isinstance(first, dict) and (
-        first.keys() == {"value"} or {"kind", "message"} <= first.keys()
-    )
 
 
 def _configuration(settings: Settings) -> dict[str, Any]:

@@ -34,7 +34,9 @@ class Scheduler(PersistentScheduler):  # type: ignore[misc]
         if advance:
             entry = self.reserve(entry)
         due = copy(entry)
-        name = task_id(entry.name, _interval_s(entry.schedule), self.app.now())
+        # When it was found due: no two of these lie closer together than the interval.
+        moment = getattr(self.schedule.get(entry.name), "last_run_at", None) or self.app.now()
+        name = task_id(entry.name, _interval_s(entry.schedule), moment)
         due.options = {"task_id": name, **entry.options}
         return super().apply_async(due, producer=producer, advance=False, **options)
 

@@ -15,6 +15,7 @@ from agentq.broker import serializer
 from agentq.timing.deadline import NEVER, BrokerClock, Deadline
 
 if TYPE_CHECKING:
+    from agentq.broker.batched import Batches
     from agentq.broker.services import Services
     from agentq.inference.reply import Reply
 
@@ -91,6 +92,7 @@ class Context:
         attempt: int,
         worker: str,
         services: Services,
+        embeddings: Batches,
         clock: BrokerClock,
         deadline: Deadline = NEVER,
         emit: Emit | None = None,
@@ -107,6 +109,7 @@ class Context:
         self.deadline = deadline
         self.ledger = Ledger()
         self._services = services
+        self._embeddings = embeddings
         self._clock = clock
         self._emit = emit
 
@@ -124,7 +127,7 @@ class Context:
         Raises:
             ModelError: the first failure; the other texts' batches are not affected.
         """
-        batcher = await self._services.embeddings()
+        batcher = await self._embeddings.batcher()
         left = self.remaining()
         with self.spent("model"):
             results = await asyncio.gather(

@@ -72,12 +72,16 @@ def index_of(place: int | None, task_id: str) -> str:
     return f"{'' if place is None else place}:{task_id}"
 
 
-def read_outcomes(reply: Mapping[bytes, bytes] | Sequence[bytes]) -> list[dict[str, Any]]:
+class Outcomes(list[dict[str, Any]]):
+    """The outcomes of a fan-in as they came: told from a list that a step returned by its type."""
+
+
+def read_outcomes(reply: Mapping[bytes, bytes] | Sequence[bytes]) -> Outcomes:
     """Return the outcomes of an HGETALL in the members' order."""
     if not isinstance(reply, Mapping):
         reply = dict(zip(reply[::2], reply[1::2], strict=True))
     ordered = sorted(reply, key=_order)
-    return [serializer.loads(reply[index]) for index in ordered]
+    return Outcomes(serializer.loads(reply[index]) for index in ordered)
 
 
 def _order(index: bytes) -> tuple[int, bytes]:

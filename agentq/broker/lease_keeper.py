@@ -107,7 +107,7 @@ class LeaseKeeper:
         self._send_returns()
         batch = [
             calls.reap(
-                self._prefix, self._terms.delivery_limit, self._terms.lease_ms // 3,
+                self._prefix, self._terms.delivery_limit, max(self._terms.lease_ms // 2, 3000),
                 self._terms.keep_ms,
             ),
             calls.promote(self._prefix, _PROMOTED_AT_ONCE, self._terms.keep_ms),

@@ -17,6 +17,9 @@ class Message(virtual.Message):  # type: ignore[misc]
     def __init__(self, payload: dict[str, Any], channel: Any = None, **options: Any) -> None:
         """Take over what `received.judge` found."""
         super().__init__(payload, channel=channel, **options)
+        self.letter = payload.get("letter")
+        self.died = False
+        """Whether its process died while it ran; `broker.request` says so."""
         if (decoded := payload.get("decoded")) is not None:
             self._decoded_cache = decoded
 

@@ -12,10 +12,7 @@ from typing import Any
 from kombu.transport import virtual
 
 from agentq.broker.received import Fence
-from agentq.store import calls, effects
-
-DIED = "aq_died"
-"""Property of a message whose process died while it ran (`broker.request` sets it)."""
+from agentq.store import calls
 
 
 class QoS(virtual.QoS):  # type: ignore[misc]
@@ -46,10 +43,10 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         if fence := Fence.of(delivery_tag):
             message = self._delivered.get(delivery_tag)
             if requeue:
-                died = message is not None and message.properties.get(DIED, False)
+                died = getattr(message, "died", False)
                 self.channel.keeper.hand_back(self._given_back(fence, died=died))
             elif message is not None:
-                self.channel.bury(fence, "rejected", message.properties["aq_bytes"])
+                self.channel.bury(fence, "rejected", message.letter)
             else:
                 self.channel.end(fence)
         super().ack(delivery_tag)
@@ -84,9 +81,3 @@ def _running_tags() -> set[str]:
     if state is None or state.should_terminate not in (None, False):
         return set()
     return {request.message.delivery_tag for request in tuple(state.active_requests)}
-
-
-def letter(reason: str, bytes_: tuple[str, int, bytes, bytes]) -> effects.Effect:
-    """Return a dead letter of (task id, attempts, headers, body)."""
-    task_id, attempts, headers, body = bytes_
-    return effects.dead(reason, task_id, attempts, headers, body)

@@ -20,6 +20,10 @@ _PARTS = 3  # args, kwargs, embed
 _LIMITS = 2  # hard, soft
 
 
+Letter = tuple[str, int, bytes, bytes]
+"""What a dead letter keeps: task id, attempts, headers, body."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fence:
     """Where a delivery came from; its text is kombu's delivery tag."""
@@ -50,7 +54,9 @@ class Received:
 
     fence: Fence
     payload: dict[str, Any]
-    """As kombu's virtual channel takes it, with `decoded`: the body's values."""
+    """As kombu's virtual channel takes it, with `decoded`, the body's values, and `letter`, what
+    `bury` takes.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +66,6 @@ class Exhausted:
     fence: Fence
     payload: dict[str, Any]
     attempts: int
-    headers: bytes
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,7 @@ class Unreadable:
 
     fence: Fence
     reason: str
-    task_id: str
-    attempts: int
-    headers: bytes
-    body: bytes
+    letter: Letter
 
 
 Verdict = Received | Exhausted | Dropped | Unreadable
@@ -99,12 +100,12 @@ def judge(entry: list[Any], *, pool: str, now_ms: int, limit: int) -> Verdict:
         return Dropped(fence, run)
     try:
         message = envelope.unpack(head)
-        payload = _payload(message, body, fence, attempts, _count(fields.get(b"n")))
+        payload = _payload(message, head, body, fence, attempts, _count(fields.get(b"n")))
     except (Malformed, RecursionError) as error:
         task_id = _text(fields.get(b"i", b""))
-        return Unreadable(fence, str(error), task_id, attempts, head, body)
+        return Unreadable(fence, str(error), (task_id, attempts, head, body))
     if attempts >= limit:
-        return Exhausted(fence, payload, attempts, head, body)
+        return Exhausted(fence, payload, attempts)
     return Received(fence, payload)
 
 
@@ -116,8 +117,8 @@ def _count(value: bytes | None) -> int:
     return int(value) if value and value.isdigit() else 0
 
 
-def _payload(
-    message: Envelope, body: bytes, fence: Fence, attempts: int, retries: int
+def _payload(  # noqa: PLR0913 -- what an entry holds
+    message: Envelope, head: bytes, body: bytes, fence: Fence, attempts: int, retries: int
 ) -> dict[str, Any]:
     headers = message.headers
     limits = headers.get("timelimit")
@@ -151,6 +152,7 @@ def _payload(
         "content-type": message.content_type,
         "content-encoding": message.content_encoding,
         "decoded": decoded,
+        "letter": (message.id, attempts, head, body),
     }
 
 

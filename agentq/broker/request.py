@@ -8,8 +8,6 @@ from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import WorkerLostError
 from celery.worker.request import Request as CeleryRequest
 
-from agentq.broker.qos import DIED
-
 
 class Request(CeleryRequest):  # type: ignore[misc]
     """A message on its way through the pool."""
@@ -22,5 +20,5 @@ class Request(CeleryRequest):  # type: ignore[misc]
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
         if isinstance(error, WorkerLostError):
-            self.message.properties[DIED] = True
+            self.message.died = True
         return super().on_failure(exc_info, send_failed_event, return_ok)

@@ -82,6 +82,10 @@ def _kombu_dumps(value: Any) -> str:
     return dumps(value).decode()
 
 
+KOMBU = (_kombu_dumps, loads, CONTENT_TYPE, "utf-8")
+"""What kombu's entry point `kombu.serializers` takes."""
+
+
 def install() -> None:
-    """Make the serializer known to kombu under `NAME`; safe twice."""
-    register(NAME, _kombu_dumps, loads, content_type=CONTENT_TYPE, content_encoding="utf-8")
+    """Make the serializer known to kombu under `NAME`, also in a checkout; safe twice."""
+    register(NAME, *KOMBU)

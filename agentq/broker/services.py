@@ -1,4 +1,4 @@
-"""What every step of a process shares: the model client, its retries, and the embedding batcher.
+"""What every step of a process shares: the model client and its retries.
 
 Made when first asked for, on the loop that asks, so that a worker whose steps call no model opens
 nothing.
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from agentq.errors import ModelUnavailable
 
 if TYPE_CHECKING:
-    from agentq.inference.batcher import Batcher
     from agentq.inference.calls import ModelCalls
     from agentq.inference.client import ModelClient
     from agentq.settings import Settings
@@ -26,7 +25,6 @@ class Services:
         self._settings = settings
         self._client: ModelClient | None = None
         self._calls: ModelCalls | None = None
-        self._embeddings: Batcher[str, list[float]] | None = None
 
     async def client(self) -> ModelClient:
         """Return the started model client.
@@ -67,37 +65,17 @@ class Services:
                 large=model.large,
                 small=model.small,
                 persistence=Persistence(retries=model.retries, backoff=model.backoff),
-                at_once=model.connections,
+                at_once=model.at_once or model.connections,
             )
         return self._calls
 
-    async def embeddings(self) -> Batcher[str, list[float]]:
-        """Return the batcher in front of the embedding model."""
-        if self._embeddings is None:
-            from agentq.inference.batcher import Batcher  # noqa: PLC0415 -- httpx2 is an extra
-            from agentq.inference.policy import BatchLimits  # noqa: PLC0415
-
-            batch, model, client = self._settings.batch, self._settings.model, await self.client()
-
-            async def embed(texts: list[str]) -> Sequence[list[float]]:
-                return await client.embed(texts, model=model.embedding)
-
-            batcher: Batcher[str, list[float]] = Batcher(
-                name="embeddings",
-                run=embed,
-                limits=BatchLimits(
-                    max_items=batch.max_items, window_ms=batch.window.total_seconds() * 1000
-                ),
-                length=len,
-            )
-            await batcher.start()
-            self._embeddings = batcher
-        return self._embeddings
+    async def embed(self, texts: list[str]) -> Sequence[list[float]]:
+        """Return one vector for each text, in one call."""
+        client = await self.client()
+        return await client.embed(texts, model=self._settings.model.embedding)
 
     async def close(self) -> None:
         """End what was opened; safe twice."""
-        if self._embeddings is not None:
-            await self._embeddings.stop()
         if self._client is not None:
             await self._client.close()
-        self._client = self._calls = self._embeddings = None
+        self._client = self._calls = None

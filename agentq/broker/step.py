@@ -23,6 +23,9 @@ from agentq.outcome import outcome_of
 
 Kind = Literal["async", "thread", "cpu"]
 
+_ANYTHING = (Any, list, list[Any])
+"""Annotations that forbid nothing of what JSON and fan-ins bring."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -72,7 +75,7 @@ class Step:
         if not self.takes_argument:
             return None
         annotation = self._hints.get(self._parameters[int(self.takes_context)].name, Any)
-        return None if annotation is Any else TypeAdapter(annotation)
+        return None if annotation in _ANYTHING else TypeAdapter(annotation)
 
     @cached_property
     def result_adapter(self) -> TypeAdapter[Any] | None:

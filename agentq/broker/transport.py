@@ -36,11 +36,11 @@ from kombu.utils.json import dumps, loads
 from agentq.broker import publisher, routing
 from agentq.broker.lease_keeper import LeaseKeeper, keeper_of
 from agentq.broker.message import Message, message_of
-from agentq.broker.qos import QoS, letter
-from agentq.broker.received import Dropped, Exhausted, Fence, Received, Unreadable, judge
+from agentq.broker.qos import QoS
+from agentq.broker.received import Dropped, Exhausted, Fence, Letter, Received, Unreadable, judge
 from agentq.broker.terms import Terms
 from agentq.errors import BrokerUnavailable, WorkerLost
-from agentq.store import calls, library
+from agentq.store import calls, effects, library
 from agentq.store.address import Address, connect, parse
 from agentq.store.client import Store
 from agentq.store.keys import GROUP
@@ -250,13 +250,13 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         match verdict:
             case Received(fence, payload):
                 self._deliver_checked(queue, fence, payload)
-            case Exhausted(fence, payload, attempts, headers, body):
+            case Exhausted(fence, payload, attempts):
                 reason = f"its worker died {attempts} times while it ran"
                 _fail_task(payload, reason)
-                self.bury(fence, reason, (payload["headers"]["id"], attempts, headers, body))
-            case Unreadable(fence, reason, task_id, attempts, headers, body):
-                logger.error("dead letter %s: %s", task_id or fence.entry, reason)
-                self.bury(fence, reason, (task_id, attempts, headers, body))
+                self.bury(fence, reason, payload["letter"])
+            case Unreadable(fence, reason, letter):
+                logger.error("dead letter %s: %s", letter[0] or fence.entry, reason)
+                self.bury(fence, reason, letter)
             case Dropped(fence, run):
                 self.end(fence, run=run)
 
@@ -268,7 +268,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             raise
         except Exception as error:
             logger.exception("dead letter %s", payload["headers"]["id"])
-            self.bury(fence, f"{type(error).__name__}: {error}", payload["properties"]["aq_bytes"])
+            self.bury(fence, f"{type(error).__name__}: {error}", payload["letter"])
             virtual.QoS.ack(self.qos, fence.tag)
         else:
             if queue in self._unacked:
@@ -293,9 +293,9 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         keep = self.terms.keep_ms
         self.store.call(calls.complete(self.prefix, fence.stream, fence.entry, run, keep, ()))
 
-    def bury(self, fence: Fence, reason: str, bytes_: tuple[str, int, bytes, bytes]) -> None:
+    def bury(self, fence: Fence, reason: str, letter: Letter) -> None:
         """End a delivery as a dead letter, kept also where its task's failure was stored first."""
-        effect, keep = letter(reason, bytes_), self.terms.keep_ms
+        effect, keep = effects.dead(reason, *letter), self.terms.keep_ms
         call = calls.complete(self.prefix, fence.stream, fence.entry, "", keep, [effect])
         if self.store.call(call) == b"stale":
             self.store.call(calls.complete(self.prefix, "", "", "", keep, [effect]))

@@ -23,7 +23,7 @@ from agentq.host.topology import read_topology
 from agentq.observe import logs
 from agentq.settings import Pool, Settings
 
-_RELAUNCHED = "_AGENTQ_RELAUNCHED"  # not a setting, hence not AGENTQ_
+RELAUNCHED = "_AGENTQ_RELAUNCHED"  # not a setting, hence not AGENTQ_
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +92,12 @@ def _pinned(options: WorkerOptions, settings: Settings) -> tuple[str, str]:
 
 def _under_its_allocator(pool: Pool) -> None:
     """Start this very command again with jemalloc, which has to be there before Python is."""
-    if pool.allocator != "jemalloc" or live().name == "jemalloc" or _RELAUNCHED in os.environ:
+    if pool.allocator != "jemalloc" or live().name == "jemalloc" or RELAUNCHED in os.environ:
         return
     added = launch_environment("jemalloc")
     if "LD_PRELOAD" in added:
         os.environ.update(added)
-        os.environ[_RELAUNCHED] = "1"  # once, whatever comes of it
+        os.environ[RELAUNCHED] = "1"  # once, whatever comes of it
         # Through -m, since the console script may be a wrapper of any kind.
         os.execv(sys.executable, [sys.executable, "-m", "agentq", *sys.argv[1:]])  # noqa: S606
 

@@ -222,6 +222,13 @@ class Model(Section):
         500 * MS, "duration", "Before the first retry; doubles", at_least=timedelta(0)
     )
     connections: Whole = setting(100, "connections", "HTTP connections of one process", at_least=1)
+    at_once: Whole | None = setting(
+        None,
+        "calls",
+        "Chat calls in flight per process; unset: connections. A server with few slots wants few: "
+        "waiting here costs no call its timeout",
+        at_least=1,
+    )
 
 
 class Tools(Section):

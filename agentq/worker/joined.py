@@ -28,16 +28,21 @@ class JoinReader:
             ChordError: a header task of an ordinary chord failed.
             BrokerUnavailable: no answer in time.
         """
+        ours = delivery.envelope.ours
         if joins.MARK_BYTES not in delivery.body:
+            if ours.get("join") and "flow" not in ours:
+                await self._all(delivery, args)  # an immutable body: only whether all went well
             return args
         found = joins.referenced(args)
-        if found is None:
-            return args
+        if found is None or not found[1].get("flow"):
+            return await self._all(delivery, args)
         place, mark = found
-        if mark.get(joins.NESTED):
-            loop = asyncio.get_running_loop()
-            return list(await loop.run_in_executor(None, self._app.resolve_joins, args))
         key = self._cell.store.keys.outcomes(mark[joins.MARK])
         outcomes = joins.read_outcomes(await self._cell.call(("HGETALL", key)))
-        value: Any = outcomes if mark.get("flow") else joins.values(outcomes)
-        return [*args[:place], value, *args[place + 1 :]]
+        return [*args[:place], outcomes, *args[place + 1 :]]
+
+    async def _all(self, delivery: Delivery, args: list[Any]) -> list[Any]:
+        """Resolve an ordinary chord as the stock pools do, in a thread."""
+        loop = asyncio.get_running_loop()
+        resolve = self._app.resolve_joins
+        return list(await loop.run_in_executor(None, resolve, args, delivery.envelope.ours))

@@ -348,7 +348,7 @@ class Loop:
             service.cancel()
         await asyncio.wait(services, timeout=2)
         await self._release()
-        await self.aq.services().close()
+        await self.aq.close_services()
         await self._processes.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
         await self._loop.run_in_executor(None, self._sidecar.stop)

@@ -38,6 +38,7 @@ class StepRunner:
             attempt=delivery.attempt,
             worker=parts.hostname,
             services=parts.app.services(),
+            embeddings=parts.app.embeddings,
             clock=parts.clock,
             deadline=delivery.deadline,
             emit=emit if run else None,

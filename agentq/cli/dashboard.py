@@ -1,0 +1,3 @@
+"""x."""
+def dashboard() -> None:
+    """X."""

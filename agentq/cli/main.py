@@ -1,0 +1,45 @@
+"""The command line: puts the commands together and turns errors into one clear line.
+
+Exit codes: 0 done, 1 an error of agentq's (see `agentq.errors`), 2 wrong usage, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from agentq.cli import (
+    bench,
+    cancel,
+    dashboard,
+    demo,
+    settings,
+    status,
+    submit,
+    up,
+    worker,
+)
+from agentq.cli.failure import report
+from agentq.errors import AgentQError
+
+app = typer.Typer(
+    name="agentq",
+    help="Multi-agent runs on Celery and Redis or Valkey.\n\n"
+    "Begin with [bold]agentq demo[/bold]; then [bold]agentq up -A yourproject:aq[/bold].",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (demo, up, worker, submit, status, cancel, dashboard, settings, bench):
+    name = module.__name__.rpartition(".")[2]
+    app.command(name)(getattr(module, name))
+
+
+def main() -> None:
+    """Run the command that the arguments name."""
+    try:
+        app()
+    except AgentQError as error:
+        sys.exit(report(error, as_json="--json" in sys.argv))

@@ -1,0 +1,3 @@
+"""x."""
+def settings() -> None:
+    """X."""

@@ -1,0 +1,50 @@
+"""`agentq up`: everything of one machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentq.cli.options import App
+
+
+def up(
+    app: App = None,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option("--pool", metavar="NAME", help="Only this pool (repeatable). Default: all."),
+    ] = None,
+    models: Annotated[
+        bool, typer.Option("--models", help="Also the local model server, as the demo has it.")
+    ] = False,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard/--no-dashboard", help="Also Flower.")
+    ] = True,
+) -> None:
+    """Start the embedded broker, a worker for each pool's process, and Flower; Ctrl-C ends all.
+
+    Where broker.url is set, that broker is used and none is started. A worker that dies is started
+    again.
+
+    Example: agentq up -A myproject.flows:aq --models
+    """
+    from agentq.cli.told_to_end import ending_in_order  # noqa: PLC0415
+    from agentq.errors import SettingsError  # noqa: PLC0415
+    from agentq.ops.application import load_app  # noqa: PLC0415
+    from agentq.ops.up import Parts, Up  # noqa: PLC0415
+    from agentq.settings import load_settings  # noqa: PLC0415
+
+    named = app or load_settings().app
+    settings = load_app(named).settings if named else load_settings()
+    for name in pool or ():
+        if name not in settings.pools:
+            known = ", ".join(sorted(settings.pools))
+            raise SettingsError(f"pool {name!r} is not in the settings ({known})")
+    parts = Parts(
+        app=named, pools=tuple(pool or settings.pools), models=models, dashboard=dashboard
+    )
+    with ending_in_order(), Up(settings=settings, parts=parts, say=typer.echo) as running:
+        typer.echo("up; Ctrl-C ends it")
+        while True:
+            running.round(1.0)

@@ -1,0 +1,190 @@
+"""Everything of one machine: embedded server, model server, workers, dashboard, as one thing.
+
+    broker  ->  models  ->  workers, dashboard      started in this order, ended in the reverse
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+from agentq.errors import AddressInUse, AgentQError
+from agentq.host.allocator import launch_environment
+from agentq.host.topology import format_cores
+from agentq.inference.launcher import ModelServer
+from agentq.ops.children import Children, Spec
+from agentq.ops.worker_process import RELAUNCHED, placements
+from agentq.settings import Settings
+from agentq.settings.masking import mask
+from agentq.store.embedded import EmbeddedServer, default_data_dir
+
+_START_LIMIT = timedelta(seconds=60)
+_STOP_SLACK = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What is wanted."""
+
+    app: str | None
+    """``module:attribute``; without one there are no workers and no dashboard."""
+    pools: tuple[str, ...]
+    models: bool
+    dashboard: bool
+    data_dir: Path | None = None
+    """Of the embedded server; None: as the settings say, and no server where a broker is set."""
+    logs: Path | None = None
+    """Folder for what the parts write; None: they write where this process does."""
+
+
+class Up:
+    """Started and watched from the main thread; `with` ends it, whatever happens."""
+
+    def __init__(self, *, settings: Settings, parts: Parts, say: Callable[[str], None]) -> None:
+        """Take the parts; nothing runs before `start`. *say* gets one line for each."""
+        self.environment: dict[str, str] = {}
+        """What children, and whoever submits, need to find broker and models."""
+        self.missing: tuple[str, ...] = ()
+        """A line for each model that the local server lacks."""
+        self.models: tuple[str, ...] = ()
+        """The names of the models that the local server has."""
+        self._settings = settings
+        self._parts = parts
+        self._say = say
+        self._server: EmbeddedServer | None = None
+        self._children = Children(
+            stop_limit=settings.worker.drain_timeout + _STOP_SLACK, start_limit=_START_LIMIT
+        )
+        self._running = ExitStack()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Return name -> process id of workers and dashboard."""
+        return self._children.pids
+
+    def start(self) -> None:
+        """Start all and return when all take work.
+
+        Raises:
+            AgentQError: what could not be started; everything else is ended again.
+        """
+        try:
+            self._start_broker()
+            if self._parts.models:
+                self._start_models()
+            self._running.callback(self._children.stop)
+            self._start_children()
+        except BaseException:
+            self.stop()
+            raise
+
+    def round(self, timeout: float) -> None:
+        """Watch for at most *timeout* seconds; what has died is started again and said.
+
+        Raises:
+            AgentQError: something cannot be kept running.
+        """
+        if self._server is not None:
+            self._server.start()  # does nothing while it runs
+        for line in self._children.round(timeout):
+            self._say(line)
+
+    def stop(self) -> None:
+        """End all, in the reverse order; safe twice."""
+        self._running.close()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()
+
+    def _start_broker(self) -> None:
+        if self._parts.data_dir is None and (url := self._settings.require_broker()):
+            self._say(f"broker: {mask(url)} (broker.url)")
+            return
+        embedded = self._settings.embedded
+        data_dir = self._parts.data_dir or embedded.data_dir or default_data_dir()
+        server = EmbeddedServer(data_dir=data_dir, program=embedded.server)
+        url = server.start()
+        if not server.owned:
+            owner = (data_dir / "owner.lock").read_text(encoding="utf-8").strip()
+            raise AddressInUse(
+                f"agentq up already runs on {data_dir} (process {owner}): end it, set another "
+                "embedded.data_dir, or start one more worker beside it: "
+                "agentq worker --pool shared --index 1"
+            )
+        self._server = server
+        self._running.callback(server.stop)
+        self.environment["AGENTQ_BROKER__URL"] = url
+        label = server.program.label if server.program else "server"
+        self._say(f"broker: {label}, process {server.pid}, {server.socket_path}")
+
+    def _start_models(self) -> None:
+        if url := self._settings.model.base_url:
+            self._say(f"models: {mask(url)} (model.base_url)")
+            return
+        log = (self._parts.logs or default_data_dir()) / "models.log"
+        server = ModelServer(log=log)
+        try:
+            self._running.enter_context(server)
+        except AgentQError as error:
+            self.missing = (str(error),)
+            self._say(f"models: none: {error}; set model.base_url to use another server")
+            return
+        served = server.models
+        assert served is not None  # noqa: S101 -- it has started
+        self.missing = served.missing
+        self.models = tuple(name for name in (served.chat, served.embedding) if name)
+        self.environment["AGENTQ_MODEL__BASE_URL"] = served.url
+        for setting, name in (
+            ("LARGE", served.chat), ("SMALL", served.chat), ("EMBEDDING", served.embedding),
+        ):  # fmt: skip
+            if name:
+                self.environment[f"AGENTQ_MODEL__{setting}"] = name
+        self._say(f"models: {', '.join(self.models) or 'none'}, process {server.pid}, {served.url}")
+        for line in served.missing:
+            self._say(f"models: missing: {line}")
+
+    def _start_children(self) -> None:
+        if self._parts.app is None:
+            self._say("workers: none, since no app is named: -A module:attribute, or the setting app")
+            return
+        for name in self._parts.pools:
+            for index in range(self._settings.pools[name].processes):
+                self._children.start(self._worker(name, index))
+        if self._parts.dashboard:
+            self._children.start(self._dashboard())
+        for line in self._children.await_ready():
+            self._say(line)
+
+    def _worker(self, pool: str, index: int) -> Spec:
+        placement = placements(self._settings)[pool, index]
+        cores = ("--cores", format_cores(placement.cores))
+        own = launch_environment(self._settings.pools[pool].allocator)
+        return Spec(
+            name=f"{pool}-{index}",
+            arguments=(
+                "worker", "--pool", pool, "--index", str(index), *cores, "-A", str(self._parts.app)
+            ),
+            environment={**self.environment, **own, RELAUNCHED: "1"},
+            log=self._log(f"{pool}-{index}"),
+        )  # fmt: skip
+
+    def _dashboard(self) -> Spec:
+        return Spec(
+            name="dashboard",
+            arguments=("dashboard", "-A", str(self._parts.app)),
+            environment=self.environment,
+            log=self._log("dashboard"),
+        )
+
+    def _log(self, name: str) -> Path | None:
+        return self._parts.logs / f"{name}.log" if self._parts.logs else None

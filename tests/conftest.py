@@ -1,0 +1,38 @@
+"""Fixtures that start something; a unit test uses none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.support.ledger import Ledger
+from tests.support.redis_server import Server, private_server
+
+
+@pytest.fixture(scope="session")
+def session_server() -> Iterator[Server]:
+    """One private server for all tests of the session."""
+    with private_server() as server:
+        yield server
+
+
+@pytest.fixture
+def breakable_server() -> Iterator[Server]:
+    """A server of one test, which may break it: what it accepted survives that."""
+    with private_server(appendfsync="always") as server:
+        yield server
+
+
+@pytest.fixture
+def url(session_server: Server) -> str:
+    """The address of a cell that no other test uses."""
+    return f"{session_server.url}?cell={uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """A file outside Redis in which steps note what they do."""
+    return Ledger(tmp_path / "ledger")

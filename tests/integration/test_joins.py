@@ -1,0 +1,127 @@
+"""Fan-ins on a real server, without any worker: the body once, with every outcome, at any width."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentq.store import effects
+from agentq.store.effects import Effect, Message
+from tests.support.cell import Cell, message
+
+WORKER = "w1"
+WIDTHS = [0, 1, 2, 1000, 5000]
+
+
+@pytest.fixture
+def cell(url: str) -> Cell:
+    cell = Cell(url)
+    cell.renew(WORKER)
+    return cell
+
+
+def opened(
+    width: int, members: list[Message] | None, *, at_once: int = 64, run: str = ""
+) -> Effect:
+    body = [message("body", run=run, lane="high")]
+    return effects.join(
+        "j", width=width, at_once=at_once, ttl_ms=60_000, run=run, body=body, members=members
+    )
+
+
+def members_of(width: int, run: str = "") -> list[Message]:
+    return [message(f"m{i}", join=f"j|{i}", run=run) for i in range(width)]
+
+
+def drain(cell: Cell, at_once: int) -> tuple[list[int], int]:
+    """Complete members until the body comes; return their order and the most in flight."""
+    order: list[int] = []
+    most = 0
+    while True:
+        handed = cell.fetch(WORKER, 500)
+        bodies = [one for one in handed if one.id == "body"]
+        if bodies:
+            assert [one.id for one in handed] == ["body"]
+            assert cell.fetch(WORKER) == []
+            return order, most
+        assert handed, "neither members nor the body are there"
+        most = max(most, len(handed))
+        assert most <= at_once
+        for one in handed:
+            index = int(one.id[1:])
+            order.append(index)
+            assert cell.complete(one, effects.part("j", index, b'{"value":%d}' % index)) == "ok"
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_body_comes_once_with_each_outcome_once(
+    cell: Cell, width: int, *, staged: bool
+) -> None:
+    members = members_of(width)
+    if staged:
+        cell.stage("j", members)
+    cell.open(opened(width, None if staged else members))
+    order, most = drain(cell, 64)
+    assert order == list(range(width))
+    assert most == min(64, width)
+    assert cell.outcomes("j") == {i: b'{"value":%d}' % i for i in range(width)}
+
+
+def test_one_more_member_starts_for_each_that_ends(cell: Cell) -> None:
+    cell.open(opened(5, members_of(5), at_once=2))
+    first, second = cell.fetch(WORKER)
+    assert cell.fetch(WORKER) == []
+    cell.complete(first, effects.part("j", 0, b"1"))
+    assert [one.id for one in cell.fetch(WORKER)] == ["m2"]
+    cell.complete(second, effects.part("j", 1, b"1"))
+    assert [one.id for one in cell.fetch(WORKER)] == ["m3"]
+
+
+def test_an_index_counts_once(cell: Cell) -> None:
+    cell.open(opened(2, members_of(2)))
+    a, b = cell.fetch(WORKER)
+    part = effects.part("j", 0, b'"first"')
+    cell.complete(a, part, effects.part("j", 0, b'"second"'))
+    assert cell.fetch(WORKER) == []
+    cell.complete(b, effects.part("j", 1, b"1"))
+    [body] = cell.fetch(WORKER)
+    assert body.id == "body"
+    assert cell.outcomes("j") == {0: b'"first"', 1: b"1"}
+    cell.complete(body, effects.part("j", 1, b"2"), effects.forget("j"))
+    assert cell.fetch(WORKER) == []
+
+
+def test_opening_a_join_again_changes_nothing(cell: Cell) -> None:
+    cell.open(opened(2, members_of(2)))
+    cell.open(opened(3, members_of(3)))
+    assert [one.id for one in cell.fetch(WORKER)] == ["m0", "m1"]
+    assert cell.redis("HGET", cell.keys.join("j"), "width") == b"2"
+
+
+def test_staging_a_chunk_again_changes_nothing(cell: Cell) -> None:
+    members = members_of(1100)
+    cell.stage("j", members)
+    cell.stage("j", members)
+    cell.open(opened(1100, None))
+    order, _ = drain(cell, 64)
+    assert order == list(range(1100))
+
+
+def test_a_join_of_unknown_width_waits_until_it_is_told(cell: Cell) -> None:
+    cell.open(opened(-1, members_of(2)))
+    for one in cell.fetch(WORKER):
+        cell.complete(one, effects.part("j", one.id[1:], b"1"))
+    assert cell.fetch(WORKER) == []
+    cell.open(effects.width("j", 2))
+    assert [one.id for one in cell.fetch(WORKER)] == ["body"]
+
+
+def test_members_of_an_opened_group_are_all_handed_out_in_order(cell: Cell) -> None:
+    cell.stage("g", [message(f"m{i}") for i in range(1300)])
+    assert cell.fetch(WORKER) == []
+    assert cell.open(effects.open_group("g", "p", "normal"), id_="once") == b"ok"
+    assert cell.open(effects.open_group("g", "p", "normal"), id_="once") == b"dup"
+    seen: list[str] = []
+    while handed := cell.fetch(WORKER, 300):
+        seen += [one.id for one in handed]
+    assert seen == [f"m{i}" for i in range(1300)]

@@ -1,0 +1,144 @@
+"""The functions of one cell, called directly: what a worker or producer would send, no process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentq.store import calls, effects
+from agentq.store.address import parse
+from agentq.store.client import Store
+from agentq.store.effects import Effect, Message
+
+LIMIT = 3
+LEASE_MS = 60_000
+KEEP_MS = 60_000
+NO_GAP_MS = 3_600_000
+"""A gap that never occurs: `reap` reaps."""
+
+
+def message(
+    id_: str, *, pool: str = "p", lane: str = "normal", run: str = "", join: str = "", due: int = 0
+) -> Message:
+    return Message(pool, lane, due, id_, run, join, b'{"h":1}', b'["b"]')
+
+
+@dataclass(frozen=True)
+class Handed:
+    """One entry of `fetch`."""
+
+    stream: str
+    entry: str
+    id: str
+    live: bool
+    deadline_ms: int
+    attempts: int
+    retries: int
+    lane: str
+
+
+class Cell:
+    """Typed enough for tests; answers as the functions give them."""
+
+    def __init__(self, url: str) -> None:
+        self.store = Store(address=parse(url), timeout=None)
+        self.keys = self.store.keys
+        self.prefix = self.keys.prefix
+
+    def redis(self, *args: Any) -> Any:
+        return self.store.command(*args)
+
+    def now_ms(self) -> int:
+        seconds, micros = self.redis("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def enqueue(
+        self,
+        *work: Effect | Message,
+        id_: str = "",
+        limit: int = 1000,
+        run: str = "",
+        deadline_ms: int = 0,
+        lane: str = "normal",
+    ) -> Any:
+        effects_ = [effects.put(one) if isinstance(one, Message) else one for one in work]
+        new_run = calls.NewRun(run, b"{}" if run else b"", deadline_ms, KEEP_MS)
+        admission = calls.Admission(id_, 60_000, "p", lane, limit)
+        call = calls.enqueue(self.prefix, admission, effects_, run=new_run)
+        return calls.enqueued(self.store.call(call))
+
+    def renew(self, worker: str, *, lease_ms: int = LEASE_MS, first: bool = True) -> bool:
+        call = calls.renew(self.prefix, worker, lease_ms, first=first, report=b"{}")
+        return bool(self.store.call(call)[1])
+
+    def fetch(
+        self, worker: str, slots: int = 100, *, lanes: Sequence[str] = ("high", "normal", "low")
+    ) -> list[Handed]:
+        quotas = [arg for lane in lanes for arg in (lane, slots)]
+        call = calls.fetch(self.prefix, worker, "p", slots, 0, quotas)
+        _, entries = self.store.call(call)
+        assert entries is not None, f"{worker} holds no lease"
+        return [_handed(entry) for entry in entries]
+
+    def complete(self, handed: Handed, *work: Effect, run: str = "") -> str:
+        call = calls.complete(self.prefix, handed.stream, handed.entry, run, KEEP_MS, list(work))
+        return str(self.store.call(call).decode())
+
+    def fail(self, handed: Handed, *, after_ms: int = 0, retry: bool = True) -> str:
+        call = calls.fail(
+            self.prefix, f"p:{handed.lane}", handed.stream, handed.entry,
+            after_ms=after_ms, retry=retry,
+        )  # fmt: skip
+        return str(self.store.call(call).decode())
+
+    def stage(self, group: str, members: Sequence[Message]) -> None:
+        for offset in range(0, len(members), 500):
+            chunk = members[offset : offset + 500]
+            self.store.call(calls.stage(self.prefix, group, offset, chunk))
+
+    def open(self, *work: Effect, id_: str = "") -> bytes:
+        reply: list[bytes] = self.store.call(calls.open_staged(self.prefix, id_, 60_000, work))
+        return reply[0]
+
+    def reap(self, *, limit: int = LIMIT, gap_ms: int = NO_GAP_MS) -> tuple[int, str]:
+        count, worker, _ = self.store.call(calls.reap(self.prefix, limit, gap_ms, KEEP_MS))
+        return count, worker.decode()
+
+    def expire_lease(self, worker: str) -> None:
+        """Let a lease run out now, as if its process had died a lease ago."""
+        self.redis("ZADD", self.keys.workers(), 1, worker)
+
+    def release(self, worker: str, *, died: bool = False) -> int:
+        call = calls.release(self.prefix, worker, died=died, limit=LIMIT, keep_ms=KEEP_MS)
+        return int(self.store.call(call))
+
+    def promote(self, most: int = 500) -> list[int]:
+        reply: list[int] = self.store.call(calls.promote(self.prefix, most, KEEP_MS))
+        return reply
+
+    def cancel(self, run: str) -> int:
+        return int(self.store.call(calls.cancel(self.prefix, run, KEEP_MS)))
+
+    def run_state(self, run: str) -> str:
+        return str(self.redis("HGET", self.keys.run(run), "state").decode())
+
+    def outcomes(self, join: str) -> dict[int, bytes]:
+        reply = self.redis("HGETALL", self.keys.outcomes(join))
+        return {int(index): value for index, value in reply.items()}
+
+    def dead_letters(self) -> list[dict[bytes, bytes]]:
+        return [fields for _, fields in self.redis("XRANGE", self.keys.dead(), "-", "+")]
+
+    def all_keys(self) -> set[str]:
+        found = self.store.client.scan_iter(match=f"{self.prefix}*", count=1000)
+        return {key.decode() for key in found}
+
+
+def _handed(entry: list[Any]) -> Handed:
+    lane, stream, entry_id, flat, live, deadline = entry
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return Handed(
+        stream.decode(), entry_id.decode(), fields[b"i"].decode(), live == 1, deadline,
+        int(fields.get(b"a", 0)), int(fields.get(b"n", 0)), lane.decode(),
+    )  # fmt: skip

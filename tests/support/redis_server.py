@@ -1,0 +1,78 @@
+"""A private server for a test session: Valkey, or Redis with AGENTQ_TEST_SERVER=redis."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from agentq.store.embedded import AppendFsync, EmbeddedServer
+from agentq.store.keys import PERMANENT, Keys
+
+
+class Server:
+    """The running server as tests use it."""
+
+    def __init__(self, embedded: EmbeddedServer) -> None:
+        self.embedded = embedded
+        self.url = embedded.url
+        self.client = redis.Redis(unix_socket_path=str(embedded.socket_path))
+
+    def restart(self) -> None:
+        """Stop the server in order and start it anew on the same data."""
+        self.embedded.stop()
+        self.embedded.start()
+
+    def kill(self) -> None:
+        """End it by SIGKILL; `start` brings it back on the same data."""
+        assert self.embedded.pid is not None
+        os.kill(self.embedded.pid, signal.SIGKILL)
+
+    def start(self) -> None:
+        """Start it again."""
+        self.embedded.start()
+
+    def flush(self) -> None:
+        """Empty the server; the functions stay."""
+        self.client.flushall()
+
+    def keys_left(self, cell: str = "main") -> list[str]:
+        """Return the keys that have no time to live and are not on the list of permanent ones."""
+        prefix = Keys(cell).prefix
+        return [
+            key.decode()
+            for key in self.client.scan_iter(count=1000)
+            if self.client.ttl(key) == -1
+            and not key.decode().removeprefix(prefix).startswith(PERMANENT)
+        ]
+
+    def streams(self, cell: str = "main") -> dict[str, int]:
+        """Return how many messages each queue holds, handed out or not, where there are any."""
+        prefix = Keys(cell).prefix
+        lengths = {
+            key.decode(): self.client.xlen(key)
+            for kind in ("s:", "r:")
+            for key in self.client.scan_iter(match=prefix.replace("{", "[{]") + kind + "*")
+        }
+        return {name: length for name, length in lengths.items() if length}
+
+
+@contextmanager
+def private_server(*, appendfsync: AppendFsync = "everysec") -> Iterator[Server]:
+    """Run a server of this session's own."""
+    program = {"redis": "redis-server", "valkey": None}[os.environ.get("AGENTQ_TEST_SERVER", "valkey")]
+    # Not pytest's tmp_path: a socket's path may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="aq-test-") as folder:
+        embedded = EmbeddedServer(
+            data_dir=Path(folder), program=program, appendfsync=appendfsync
+        )
+        embedded.start()
+        try:
+            yield Server(embedded)
+        finally:
+            embedded.stop()
