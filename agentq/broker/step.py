@@ -23,8 +23,8 @@ from agentq.outcome import outcome_of
 
 Kind = Literal["async", "thread", "cpu"]
 
-_ANYTHING = (Any, list, list[Any])
-"""Annotations that forbid nothing of what JSON and fan-ins bring."""
+_UNTYPED = (Any, list, list[Any])
+"""Annotations that say nothing of a fan-in's members: they come as `Ok` and `Err`."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,13 @@ class Step:
 
     @cached_property
     def _argument(self) -> TypeAdapter[Any] | None:
-        if not self.takes_argument:
+        if not self.takes_argument or self._annotation is Any:
             return None
-        annotation = self._hints.get(self._parameters[int(self.takes_context)].name, Any)
-        return None if annotation in _ANYTHING else TypeAdapter(annotation)
+        return TypeAdapter(self._annotation)
+
+    @cached_property
+    def _annotation(self) -> Any:
+        return self._hints.get(self._parameters[int(self.takes_context)].name, Any)
 
     @cached_property
     def result_adapter(self) -> TypeAdapter[Any] | None:
@@ -89,8 +92,10 @@ class Step:
         Raises:
             InvalidArgument: the annotation forbids it; the text names step, place and reason.
         """
+        if outcomes and self._annotation in _UNTYPED:
+            return [outcome_of(item) for item in value]
         if self._argument is None:
-            return [outcome_of(item) for item in value] if outcomes else value
+            return value
         try:
             return self._argument.validate_python(value)
         except ValidationError as error:

@@ -10,7 +10,10 @@ from typing import Literal
 import orjson
 
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-_NOISY = ("kombu", "amqp", "asyncio", "httpx2", "httpcore2")
+_AT_LEAST = {  # what libraries say below this is about themselves
+    "celery": logging.INFO,
+    **dict.fromkeys(("kombu", "amqp", "asyncio", "httpx2", "httpcore2"), logging.WARNING),
+}
 
 
 class JsonLines(logging.Formatter):
@@ -53,5 +56,5 @@ def configure(level: str, form: Literal["text", "json"], *, process: str = "") -
         formatter = logging.Formatter(f"{process} {_TEXT}" if process else _TEXT)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name in _NOISY:
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+    for name, least in _AT_LEAST.items():
+        logging.getLogger(name).setLevel(max(least, logging.getLogger().level))

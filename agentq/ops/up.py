@@ -14,10 +14,9 @@ from typing import Self
 
 from agentq.errors import AddressInUse, AgentQError
 from agentq.host.allocator import launch_environment
-from agentq.host.topology import format_cores
 from agentq.inference.launcher import ModelServer
 from agentq.ops.children import Children, Spec
-from agentq.ops.worker_process import RELAUNCHED, placements
+from agentq.ops.worker_process import RELAUNCHED
 from agentq.settings import Settings
 from agentq.settings.masking import mask
 from agentq.store.embedded import EmbeddedServer, default_data_dir
@@ -166,13 +165,11 @@ class Up:
             self._say(line)
 
     def _worker(self, pool: str, index: int) -> Spec:
-        placement = placements(self._settings)[pool, index]
-        cores = ("--cores", format_cores(placement.cores))
         own = launch_environment(self._settings.pools[pool].allocator)
         return Spec(
             name=f"{pool}-{index}",
             arguments=(
-                "worker", "--pool", pool, "--index", str(index), *cores, "-A", str(self._parts.app)
+                "worker", "--pool", pool, "--index", str(index), "-A", str(self._parts.app)
             ),
             environment={**self.environment, **own, RELAUNCHED: "1"},
             log=self._log(f"{pool}-{index}"),

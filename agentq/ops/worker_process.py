@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -115,6 +116,9 @@ def _run(
 
     signals.worker_ready.connect(on_ready)
     signals.setup_logging.connect(keep_logging)
+    # Celery warns of root because a worker that unpickles can be made to run anything: none of ours
+    # does (`accept_content`).
+    warnings.filterwarnings("ignore", "You're running the worker with superuser privileges")
     worker = aq.celery.Worker(
         hostname=name,
         queues=list(options.pools),

@@ -172,6 +172,11 @@ def promote(prefix: str, most: int, keep_ms: int) -> Call:
     return ("FCALL", "aq1_promote", 1, prefix, most, keep_ms)
 
 
+def held(prefix: str, worker: str) -> Call:
+    """List what is pending under a worker's name."""
+    return ("FCALL", "aq1_held", 1, prefix, worker)
+
+
 def cancel(prefix: str, run: str, keep_ms: int) -> Call:
     """Cancel a run."""
     return ("FCALL", "aq1_cancel", 1, prefix, run, keep_ms)

@@ -68,11 +68,18 @@ class Store:
     def call(self, call: Call) -> Any:
         """Send one call and return its answer.
 
+        A connection that turns out to be cut is replaced and the call sent once more: each of the
+        functions that come here may be repeated (deduplicated, fenced, or staged by offset).
+
         Raises:
             BrokerUnavailable: no answer in time, a full or read-only server.
         """
         with _translated(self.address, self.timeout, str(call[1])):
             try:
+                return self.client.execute_command(*call)
+            except redis.exceptions.TimeoutError:
+                raise
+            except redis.exceptions.ConnectionError:
                 return self.client.execute_command(*call)
             except redis.exceptions.ResponseError as error:
                 if not _lacks_functions(error):

@@ -109,9 +109,8 @@ class ThreadTasks(_CeleryTasks):
             task.__trace__ = build_tracer(
                 task.name, task, hostname=self._parts.hostname, app=task.app
             )
-        loop = asyncio.get_running_loop()
-        _, info, runtime, shown = await loop.run_in_executor(
-            self._parts.threads, context.run, task.__trace__, delivery.id, args, kwargs, request
+        _, info, runtime, shown = await self._parts.threads.run(
+            context.run, task.__trace__, delivery.id, args, kwargs, request
         )
         return self._ended(delivery, info, shown, runtime or time.monotonic() - began)
 

@@ -17,7 +17,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -44,6 +43,7 @@ from agentq.worker.remote import handlers
 from agentq.worker.requests import separate_stacks
 from agentq.worker.sidecar import Sidecar, TaskEvents
 from agentq.worker.sweeper import Sweeper
+from agentq.worker.threads import Threads
 from agentq.worker.tracer import Tracer, is_async
 from agentq.worker.waker import Waker
 
@@ -72,13 +72,13 @@ class Loop:
         self.controller = controller
         self.event_dispatcher: Any = None
         self.blueprint = _Described(self)
-        self.worker = f"{hostname}#{uuid4().hex[:8]}"
+        self.worker = self._new_name()
         self._ready_callback = init_callback
         self._settings = self.aq.settings
         self._running: dict[bytes, tuple[asyncio.Task[None], Delivery]] = {}
         self._runs: defaultdict[str, set[bytes]] = defaultdict(set)
-        self._threads_used = 0
         self._stopping = False
+        self._rejoining: asyncio.Task[None] | None = None
         self._clock = BrokerClock()
         self.state = bootsteps.RUN
 
@@ -112,6 +112,10 @@ class Loop:
         """Return what runs."""
         return [delivery for _, delivery in self._running.values()]
 
+    def _new_name(self) -> str:
+        """Return a name that no process had before: a lease is never taken up again."""
+        return f"{self.hostname}#{uuid4().hex[:8]}"
+
     # -- the main coroutine -----------------------------------------------------------------------
 
     async def _main(self) -> None:
@@ -122,6 +126,7 @@ class Loop:
         lease = await self._take_lease()
         if lease is None:
             return
+        self._lease = lease
         self._build()
         self._sidecar.start()
         await self._warm()
@@ -134,14 +139,14 @@ class Loop:
         if self._ready_callback is not None:
             self._ready_callback(self)
         try:
-            await self._until_told(lease, services)
-            await self._drain(lease)
+            await self._until_told(services)
+            await self._drain()
         finally:
-            await self._shut(lease, services)
+            await self._shut(services)
 
     def _build(self) -> None:
         settings = self._settings
-        self._executor = ThreadPoolExecutor(settings.worker.threads, "agentq-step")
+        self._threads = Threads(count=settings.worker.threads)
         modules = sorted({step.function.__module__ for step in self._cpu_steps()})
         self._processes = Processes(count=self._cpu_count() if modules else 0, modules=modules)
         self.events = TaskEvents(enabled=bool(self.controller.task_events))
@@ -151,7 +156,7 @@ class Loop:
             hostname=self.hostname,
             cell=cell,
             clock=self._clock,
-            threads=self._executor,
+            threads=self._threads,
             processes=self._processes,
             joins=JoinReader(app=self.aq, cell=cell),
             events=self.events,
@@ -166,6 +171,7 @@ class Loop:
             room=self._room,
             used=lambda: len(self._running),
             deliver=self._deliver,
+            holds=lambda stream, entry: stream + b"|" + entry in self._running,
             on_lost=self._on_lost,
             clock=self._clock,
             poll=settings.worker.poll,
@@ -180,7 +186,7 @@ class Loop:
         self._sweeper = Sweeper(store=self._store, settings=settings)
         self._sidecar = Sidecar(consumer=self, events=self.events, handlers=handlers(self))
         self._has_threads = any(
-            not is_async(task) for name, task in self.app.tasks.items()
+            not is_async(task) or (task.step and task.step.kind == "thread") for name, task in self.app.tasks.items()
             if not name.startswith("celery.")
         )  # fmt: skip
 
@@ -216,9 +222,9 @@ class Loop:
         gc.freeze()  # what exists now is never garbage: do not look at it again
         gc.set_threshold(self._settings.worker.gc_threshold, 50, 50)
 
-    async def _until_told(self, lease: Lease, services: list[asyncio.Task[None]]) -> None:
+    async def _until_told(self, services: list[asyncio.Task[None]]) -> None:
         while not _told_to_stop():
-            lease.beat()
+            self._lease.beat()
             for service in services:
                 if service.done():
                     service.result()  # a service ends only by an error: the process goes with it
@@ -230,8 +236,8 @@ class Loop:
         room = self._settings.worker.slots if self.pool.slots is None else self.pool.slots
         room -= len(self._running)
         if self._has_threads:
-            # A thread's step can not be interrupted, so none is held that can not start.
-            room = min(room, self._settings.worker.threads - self._threads_used)
+            # Few are held that can not start: another worker may have a thread for them.
+            room = min(room, 2 * self._threads.count - self._threads.used)
         return room
 
     def _deliver(self, pool: str, entry: list[Any]) -> None:
@@ -255,8 +261,6 @@ class Loop:
                 self._pump.complete([end], why)
 
     async def _work(self, delivery: Delivery) -> None:
-        thread = not is_async(delivery.task)
-        self._threads_used += thread
         try:
             ending = await self._tracer.run(delivery)
         except asyncio.CancelledError:
@@ -270,7 +274,6 @@ class Loop:
             logger.exception("%s[%s]: internal error", delivery.task.name, delivery.id)
             ending = [self._again(delivery)]
         finally:
-            self._threads_used -= thread
             self._forget(delivery)
         worker_state.all_total_count[0] += 1
         worker_state.total_count[delivery.task.name] += 1
@@ -313,17 +316,30 @@ class Loop:
         return bool(found)
 
     def _on_lost(self) -> None:
-        """Stop: what this process held runs elsewhere, and all that it writes is refused."""
-        if not self._stopping:
-            logger.critical(
-                "the lease of %s is lost: its steps were started elsewhere; stopping", self.worker
-            )
-            self._stopping = True
-            worker_state.should_terminate = 1
+        """Begin anew: what this process held runs elsewhere, and what it would write is refused."""
+        if self._stopping or self._rejoining is not None:
+            return
+        logger.error(
+            "the lease of %s is lost (stopped, cut off or hung for longer than worker.lease): "
+            "its %d steps run elsewhere; taking a new one", self.worker, len(self._running),
+        )  # fmt: skip
+        self._rejoining = self._loop.create_task(self._rejoin(), name="agentq-rejoin")
+
+    async def _rejoin(self) -> None:
+        for task, _ in list(self._running.values()):
+            task.cancel()
+        self._lease.stop()
+        self.worker = self._new_name()
+        lease = await self._take_lease()
+        if lease is not None:
+            self._lease = lease
+            self._pump.rejoin(self.worker)
+            self._waker.rejoin(self.worker)
+        self._rejoining = None
 
     # -- the end ----------------------------------------------------------------------------------
 
-    async def _drain(self, lease: Lease) -> None:
+    async def _drain(self) -> None:
         """Let running steps end; what does not within `drain_timeout` is handed back."""
         self._pump.stop_fetching()
         until = time.monotonic() + self._settings.worker.drain_timeout.total_seconds()
@@ -332,7 +348,7 @@ class Loop:
         while (self._running or not self._pump.idle) and time.monotonic() < until:
             if worker_state.should_terminate:
                 break
-            lease.beat()
+            self._lease.beat()
             await asyncio.sleep(0.02)
         self._stopping = True
         running = [task for task, _ in self._running.values()]
@@ -342,15 +358,15 @@ class Loop:
             logger.warning("handing back %d steps", len(running))
             await asyncio.wait(running, timeout=2)
 
-    async def _shut(self, lease: Lease, services: list[asyncio.Task[None]]) -> None:
-        lease.stop()
+    async def _shut(self, services: list[asyncio.Task[None]]) -> None:
+        self._lease.stop()
         for service in services:
             service.cancel()
         await asyncio.wait(services, timeout=2)
         await self._release()
         await self.aq.close_services()
         await self._processes.stop()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._threads.stop()
         await self._loop.run_in_executor(None, self._sidecar.stop)
         await self._store.close()
         self._lease_store.close()

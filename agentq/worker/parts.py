@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from agentq.flows.app import AgentQ
     from agentq.store.multiplexer import Multiplexer
     from agentq.timing.deadline import BrokerClock
     from agentq.worker.joined import JoinReader
     from agentq.worker.processes import Processes
     from agentq.worker.sidecar import TaskEvents
+    from agentq.worker.threads import Threads
 
 
 @dataclass(slots=True)
@@ -26,7 +25,7 @@ class Parts:
     hostname: str
     cell: Multiplexer
     clock: BrokerClock
-    threads: Executor
+    threads: Threads
     processes: Processes
     joins: JoinReader
     events: TaskEvents

@@ -59,18 +59,25 @@ class Pump:
         room: Callable[[], int],
         used: Callable[[], int],
         deliver: Callable[[str, list[Any]], None],
+        holds: Callable[[bytes, bytes], bool],
         on_lost: Callable[[], None],
         clock: BrokerClock,
         poll: timedelta,
     ) -> None:
-        """Keep the parts; *deliver* gets a pool and a fetched entry."""
+        """Keep the parts.
+
+        *deliver* gets a pool and a fetched entry; *holds* says of a stream and an entry's id
+        whether they are in the worker's hands.
+        """
         self._store = store
-        self._worker = worker
+        self.worker = worker
+        """The name that fetches; replaced with the lease."""
         self._pools = pools
         self._selection = selection
         self._room = room
         self._used = used
         self._deliver = deliver
+        self._holds = holds
         self._on_lost = on_lost
         self._clock = clock
         self._poll = poll.total_seconds()
@@ -81,6 +88,7 @@ class Pump:
         self._signal = asyncio.Event()
         self._sent = asyncio.Event()
         self._pause = 0.0
+        self._unsure = False
 
     def complete(self, ending: Sequence[Call], task_id: str) -> None:
         """Send *ending* with the next trip."""
@@ -129,20 +137,20 @@ class Pump:
         return outgoing, asked
 
     async def _exchange(self, outgoing: list[_Outgoing], asked: list[tuple[str, int]]) -> None:
+        if self._unsure and not await self._compare(outgoing):
+            return
         trip = [call for ending in outgoing for call in ending.calls]
         for pool, slots in asked:
             self._turn += 1
             quotas = self._selection.quotas(slots, self._turn)
             prefix = self._store.keys.prefix
-            trip.append(calls.fetch(prefix, self._worker, pool, slots, self._used(), quotas))
+            trip.append(calls.fetch(prefix, self.worker, pool, slots, self._used(), quotas))
         try:
             replies = await self._store.pipeline(trip)
         except BrokerUnavailable as error:
             await self._hold(outgoing, error)
             return
-        if self._pause:
-            logger.warning("the broker answers again")
-            self._pause = 0.0
+        self._pause = 0.0
         fetched = replies[len(replies) - len(asked) :]
         if asked:
             self._hungry = False
@@ -155,9 +163,40 @@ class Pump:
         self._outgoing.extendleft(reversed(outgoing))
         if not self._pause:
             logger.warning("%s; holding %d completions", error, len(self._outgoing))
-        self._hungry = True
+        self._hungry = self._unsure = True
         self._pause = min(max(self._pause * 2, 0.05), _LONGEST_PAUSE)
         await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311
+
+    async def _compare(self, outgoing: list[_Outgoing]) -> bool:
+        """After a failed trip: hand back what the broker thinks this worker has and it has not.
+
+        Returns whether the broker answered.
+        """
+        prefix = self._store.keys.prefix
+        ending = {call for going in (*outgoing, *self._outgoing) for call in going.calls}
+        fenced = {(call[4], call[5]) for call in ending if call[1] == "aq1_complete"}
+        fenced |= {(call[5], call[6]) for call in ending if call[1] == "aq1_fail"}
+        try:
+            (held,) = await self._store.pipeline([calls.held(prefix, self.worker)])
+            strays = [
+                calls.fail(prefix, lane, stream, entry, after_ms=0, retry=False)
+                for lane, stream, entry in ([] if isinstance(held, Exception) else held)
+                if not self._holds(stream, entry) and (stream, entry) not in fenced
+            ]
+            if strays:
+                await self._store.pipeline(strays)
+        except BrokerUnavailable as error:
+            await self._hold(outgoing, error)
+            return False
+        self._unsure = False
+        logger.warning("the broker answers again; %d messages handed back", len(strays))
+        return True
+
+    def rejoin(self, worker: str) -> None:
+        """Go on under a new name: what was to be completed under the old one would be refused."""
+        self.worker = worker
+        self._outgoing.clear()
+        self.wake()
 
     def _take(self, pool: str, slots: int, reply: Any) -> None:
         if isinstance(reply, Exception):

@@ -62,8 +62,7 @@ class StepRunner:
                     return await step.function(*arguments)
                 if step.kind == "cpu":
                     return await self._parts.processes.run(delivery.task, arguments)
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._parts.threads, step.function, *arguments)
+                return await self._parts.threads.run(step.function, *arguments)
         except TimeoutError as error:
             if not clock.expired():
                 raise

@@ -46,9 +46,9 @@ class Waker:
 
     async def run(self) -> None:
         """Wait until cancelled."""
-        key = self._store.keys.wake(self._worker)
         try:
             while True:
+                key = self._store.keys.wake(self._worker)
                 try:
                     found = await self._store.command("BLPOP", key, self._seconds)
                 except BrokerUnavailable as error:
@@ -60,6 +60,11 @@ class Waker:
                     self._told(found[1].decode())
         finally:
             await self._store.close()
+
+    def rejoin(self, worker: str) -> None:
+        """Wait on a new name's key, from the next wait on."""
+        self._worker = worker
+        self._on_work()
 
     def _told(self, token: str) -> None:
         if token.startswith(CANCEL):

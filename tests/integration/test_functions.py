@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
+from agentq.outcome import Err, outcome_of
 from agentq.store import effects
 from agentq.store.calls import Accepted, Duplicate, Full
 from tests.support.cell import LIMIT, Cell, Handed, message
@@ -179,18 +181,24 @@ def test_after_a_gap_in_which_nobody_reaped_every_lease_gets_a_new_term(cell: Ce
     assert cell.complete(handed) == "ok"
 
 
-def test_work_that_killed_its_worker_to_the_limit_is_a_dead_letter(cell: Cell) -> None:
+def die_with_what_it_holds(cell: Cell, *, limit: int = LIMIT) -> None:
+    cell.expire_lease(WORKER)
+    assert cell.reap(limit=limit)[1] == WORKER
+    cell.renew(WORKER)
+
+
+def test_work_that_killed_its_worker_to_the_limit_is_handed_out_once_to_be_failed(
+    cell: Cell,
+) -> None:
     cell.enqueue(message("poison"))
-    for attempt in range(LIMIT):
+    for attempt in range(LIMIT + 1):
         [handed] = cell.fetch(WORKER)
         assert handed.attempts == attempt
-        cell.expire_lease(WORKER)
-        cell.reap()
-        cell.renew(WORKER)
+        die_with_what_it_holds(cell)
     assert cell.fetch(WORKER) == []
     [letter] = cell.dead_letters()
     assert (letter[b"i"], letter[b"a"], letter[b"h"], letter[b"b"]) == (
-        b"poison", b"3", b'{"h":1}', b'["b"]',
+        b"poison", b"4", b'{"h":1}', b'["b"]',
     )  # fmt: skip
     assert b'"status":"FAILURE"' in cell.redis("GET", cell.keys.result("poison"))
 
@@ -198,9 +206,13 @@ def test_work_that_killed_its_worker_to_the_limit_is_a_dead_letter(cell: Cell) -
 def test_a_run_whose_step_is_dead_fails(cell: Cell) -> None:
     cell.enqueue(message("a", run="r"), run="r")
     cell.fetch(WORKER)
-    cell.expire_lease(WORKER)
-    cell.reap(limit=1)
+    die_with_what_it_holds(cell, limit=2)
+    assert cell.run_state("r") == "running"
+    cell.fetch(WORKER)
+    die_with_what_it_holds(cell, limit=2)
     assert cell.run_state("r") == "failed"
+    assert cell.fetch(WORKER) == []
+    assert [letter[b"i"] for letter in cell.dead_letters()] == [b"a"]
 
 
 def test_a_join_whose_member_is_dead_gets_its_error_in_the_form_members_send(cell: Cell) -> None:
@@ -212,15 +224,9 @@ def test_a_join_whose_member_is_dead_gets_its_error_in_the_form_members_send(cel
     cell.enqueue(join, run="r")
     good, _ = cell.fetch(WORKER)
     cell.complete(good, effects.part("j", 0, b'{"value":1}'), run="r")
-    cell.expire_lease(WORKER)
-    cell.reap(limit=1)
-    cell.renew(WORKER)
+    die_with_what_it_holds(cell, limit=1)
     assert ids(cell.fetch(WORKER)) == ["body"]
     assert cell.outcomes("j")[0] == b'{"value":1}'
-    from agentq.outcome import Err, outcome_of  # noqa: PLC0415
-
-    import orjson  # noqa: PLC0415
-
     error = outcome_of(orjson.loads(cell.outcomes("j")[1]))
     assert isinstance(error, Err)
     assert (error.kind, error.attempts) == ("WorkerLost", 1)

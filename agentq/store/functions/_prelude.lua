@@ -290,10 +290,14 @@ local function settle(stream, entry)
   return true
 end
 
+-- Reads an entry; whatever a stranger wrote, every field is there and has its type.
 local function fields_of(entry)
-  local f = {}
+  local f = { i = '', r = '', j = '', h = '', b = '' }
   local list = entry[2]
   for k = 1, #list, 2 do f[list[k]] = list[k + 1] end
+  f.a, f.n = tonumber(f.a) or 0, tonumber(f.n) or 0
+  f.t = tonumber(f.t) or tonumber(string.match(entry[1], '^(%d+)'))
+  if not string.match(f.j, '^.+|%d+$') then f.j = '' end
   return f
 end
 
@@ -305,9 +309,8 @@ local function give_back(P, lane, stream, entry, charge, limit, keep, now, woken
     return
   end
   local f = fields_of(found[1])
-  local attempts = tonumber(f.a or '0') + charge
+  local attempts = f.a + charge
   local pool, name = string.match(lane, '^(.-):(.*)$')
-  local born = f.t and tonumber(f.t) or tonumber(string.match(entry, '^(%d+)'))
   -- What has no run and no join may stand in a chain or chord that only its header knows: it is
   -- handed out once more, for a worker to fail it as Celery does. Past that it is given up here.
   local most = (f.j == '' and f.r == '') and limit + 1 or limit
@@ -325,7 +328,7 @@ local function give_back(P, lane, stream, entry, charge, limit, keep, now, woken
     end
   else
     add(P, 'r:', { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b },
-      attempts, tonumber(f.n or '0'), born)
+      attempts, f.n, f.t)
     woken[pool] = (woken[pool] or 0) + 1
   end
   redis.call('XACK', stream, GROUP, entry)

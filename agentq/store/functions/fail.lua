@@ -26,13 +26,12 @@ local function fail(keys, argv)
   local f = fields_of(found[1])
   local pool, name = string.match(lane, '^(.-):(.*)$')
   local m = { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b }
-  local retries = tonumber(f.n or '0') + tonumber(argv[5])
-  local born = f.t and tonumber(f.t) or tonumber(string.match(entry, '^(%d+)'))
+  local retries = f.n + tonumber(argv[5])
   local after = tonumber(argv[4])
   if after > 0 then
-    delay(P, m, now + after, tonumber(f.a or '0'), retries, born)
+    delay(P, m, now + after, f.a, retries, f.t)
   else
-    add(P, 'r:', m, tonumber(f.a or '0'), retries, born)
+    add(P, 'r:', m, f.a, retries, f.t)
     wake(P, pool, 1, now)
   end
   local failed = apply(P, argv, 6, now)

@@ -1,0 +1,182 @@
+"""`agentq demo` without its face: a whole installation in a temporary folder, and one run on it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from agentq.errors import AgentQError, RunError, SettingsError
+from agentq.ops.application import DEMO, load_app
+from agentq.ops.up import Parts, Up
+from agentq.runs.handle import RunHandle
+from agentq.runs.record import RunEvent, RunStatus
+from agentq.settings import load_settings
+from agentq.store.embedded import default_data_dir
+
+_PREFIX = "agentq-demo-"
+_SOCKET_ROOM = 60
+"""Bytes of a folder's path beyond which the system's limit for sockets comes near."""
+_ROUND_S = 0.25
+DEADLINE = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked, and over what; None for the example's own."""
+
+    text: str | None = None
+    docs: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of the run."""
+
+    report: Any
+    """`tasks.research.Report`."""
+    markdown: str
+    events: tuple[RunEvent, ...]
+    status: RunStatus
+
+
+@contextmanager
+def installation(*, say: Callable[[str], None], dashboard: bool) -> Iterator[Up]:
+    """Run everything in a temporary folder that is gone afterwards, as are its processes.
+
+    The environment of this process then leads to it, so that the app can be imported.
+
+    Raises:
+        AgentQError: what could not be started.
+    """
+    settings = load_settings()
+    sweep()
+    with ExitStack() as stack:
+        folder = stack.enter_context(_temporary_folder())
+        parts = Parts(
+            app=DEMO,
+            pools=tuple(settings.pools),
+            models=True,
+            dashboard=dashboard,
+            data_dir=folder,
+            logs=folder,
+        )
+        up = stack.enter_context(Up(settings=settings, parts=parts, say=say))
+        os.environ.update(up.environment)
+        yield up
+
+
+def ask(question: Question, *, up: Up, on_event: Callable[[RunEvent], None]) -> Outcome:
+    """Run the example and return its report; *on_event* sees each event as it comes.
+
+    Raises:
+        RunError: it ended without a report. Left by another exception, the run is cancelled.
+    """
+    load_app(DEMO)
+    import tasks.research as research  # noqa: PLC0415 -- its folder is known only now
+
+    brief = _brief(research, question)
+    run: RunHandle = research.flow.submit(brief, deadline=DEADLINE)
+    try:
+        events = tuple(_watched(run, up, on_event))
+        report = run.result(timeout="5s")
+    except RunError:
+        raise
+    except BaseException:
+        _give_up(run)
+        raise
+    return Outcome(
+        report=report,
+        markdown=research.report_markdown(report),
+        events=events,
+        status=run.status(),
+    )
+
+
+def sweep() -> None:
+    """Remove the folders of demos that were killed: nobody holds their lock any more."""
+    for folder in Path(_roomy()).glob(f"{_PREFIX}{os.geteuid()}-*"):
+        try:
+            with (folder / "demo.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # it runs, or is not ours
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.geteuid()}-", dir=_roomy()))
+    with (folder / "demo.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _roomy() -> str:
+    """Return a temporary folder whose path leaves room for the name of a socket."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= _SOCKET_ROOM else "/tmp"  # noqa: S108 -- mkdtemp's
+
+
+def _brief(research: ModuleType, question: Question) -> Any:
+    if question.docs is not None and not question.docs.is_dir():
+        raise SettingsError(f"--docs {question.docs}: there is no such folder")
+    fields: dict[str, Any] = {"memory": str(default_data_dir() / "research")}
+    if question.text:
+        fields["question"] = question.text
+    if question.docs is not None:
+        fields["docs"] = str(question.docs.absolute())
+    try:
+        return research.Brief(**fields)
+    except ValueError as error:
+        raise SettingsError(f"question {question.text!r}: {error}") from error
+
+
+def _watched(
+    run: RunHandle, up: Up, on_event: Callable[[RunEvent], None]
+) -> Iterator[RunEvent]:
+    """Yield the run's events; watch the processes meanwhile, which only this thread may start."""
+    arrived: queue.SimpleQueue[RunEvent | AgentQError | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for event in run.events():
+                arrived.put(event)
+            arrived.put(None)
+        except AgentQError as error:
+            arrived.put(error)
+
+    threading.Thread(target=read, name="demo-events", daemon=True).start()
+    while True:
+        try:
+            event = arrived.get(timeout=_ROUND_S)
+        except queue.Empty:
+            up.round(0.0)
+            continue
+        if isinstance(event, AgentQError):
+            raise event
+        if event is None:
+            return
+        on_event(event)
+        yield event
+
+
+def _give_up(run: RunHandle) -> None:
+    """Cancel, so that workers need not finish what nobody waits for."""
+    try:
+        run.cancel()
+    except AgentQError:
+        return

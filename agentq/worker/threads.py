@@ -1,0 +1,40 @@
+"""Threads for `def` steps and tasks, and how many of them are really free.
+
+A thread can not be ended: when its step ran into a time limit or was cancelled, the step's run goes
+on without it and the thread stays in use until the function returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+class Threads:
+    """A bounded pool; no thread is started before the first call."""
+
+    def __init__(self, *, count: int) -> None:
+        """Take how many functions may run at the same time."""
+        self.count = count
+        self.used = 0
+        """Functions that run or wait, abandoned ones included."""
+        self._executor = ThreadPoolExecutor(count, thread_name_prefix="agentq-step")
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what *function* returns; cancelled, it runs on and its result is dropped."""
+        self.used += 1
+        future = asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        future.add_done_callback(self._freed)
+        # Shielded: a cancelled future counts as done while its thread still runs.
+        return await asyncio.shield(future)
+
+    def stop(self) -> None:
+        """Start nothing more; what runs is left to run. Safe twice."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _freed(self, future: asyncio.Future[Any]) -> None:
+        self.used -= 1
+        if not future.cancelled():
+            future.exception()  # read, so that an abandoned one's error is no "never retrieved"
