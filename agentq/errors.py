@@ -167,7 +167,9 @@ class ModelRateLimited(ModelError):
 
     retryable = True
 
-    def __init__(self, message: str, *, call: str = "", retry_after: timedelta | None = None) -> None:
+    def __init__(
+        self, message: str, *, call: str = "", retry_after: timedelta | None = None
+    ) -> None:
         """Keep the server's own `retry_after` where it gave one."""
         super().__init__(message, call=call)
         self.retry_after = retry_after

@@ -1,0 +1,1 @@
+"""Celery made ours: app, transport, backend, messages, steps."""

@@ -311,20 +311,10 @@ class App:
         if found is None:
             return tuple(args)
         place, mark = found
-        if mark.get(joins.NESTED):
-            value = self._nested(join_id) or value
+        header = self.celery.backend.restore_group(join_id) if mark.get(joins.NESTED) else None
+        if header is not None:
+            value = joins.shaped(header, joins.by_task(reply))
         return (*args[:place], value, *args[place + 1 :])
-
-    def _nested(self, join_id: str) -> Any:
-        """Return the results of a header that holds groups, in its shape."""
-        from celery.result import allow_join_result  # noqa: PLC0415
-
-        header = self.celery.GroupResult.restore(join_id, app=self.celery)
-        if header is None:
-            return None
-        header.on_ready()
-        with allow_join_result():
-            return header.join_native(timeout=self.settings.broker.timeout.total_seconds())
 
     def run_step(self, task: Task, args: tuple[Any, ...]) -> Any:
         """Run a step with its context and return its checked result as JSON values."""

@@ -8,6 +8,7 @@ is ours: `{"v": 1, "run": ..., "flow": ..., "node": ..., "path": [[join, index],
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -15,6 +16,16 @@ import orjson
 VERSION = 1
 JSON = "application/json"
 MAX_DEPTH = 64
+_NO_LIMITS = (None, None)
+_TYPES = {
+    "retries": int | None,
+    "expires": str | None,
+    "timelimit": list | None,
+    "compression": str | None,
+    "root_id": str | None,
+    "parent_id": str | None,
+}
+"""Headers that may be missing or null, and else are of this type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +89,8 @@ def unpack(data: bytes) -> Envelope:
         raise Malformed("properties are not an object")
     if not isinstance(task, str) or not isinstance(task_id, str):
         raise Malformed("task and id must be text")
-    if not isinstance(headers.get("aq") or {}, dict):
-        raise Malformed("header aq is not an object")
+    _check_types(headers, properties)
+    _check_ours(headers.get("aq") or {})
     return Envelope(
         task,
         task_id,
@@ -88,6 +99,42 @@ def unpack(data: bytes) -> Envelope:
         message.get("content-type") or JSON,
         message.get("content-encoding") or "utf-8",
     )
+
+
+def _check_types(headers: dict[str, Any], properties: dict[str, Any]) -> None:
+    for name, kind in _TYPES.items():
+        if not isinstance(headers.get(name), kind):
+            raise Malformed(f"header {name}: {headers[name]!r:.80}")
+    if len(headers.get("timelimit") or _NO_LIMITS) != len(_NO_LIMITS):
+        raise Malformed("header timelimit must be [hard, soft]")
+    try:
+        if headers.get("expires"):
+            datetime.fromisoformat(headers["expires"])
+    except ValueError as error:
+        raise Malformed(f"header expires: {error}") from error
+    if not isinstance(properties.get("delivery_info") or {}, dict):
+        raise Malformed("delivery_info is not an object")
+
+
+def _check_ours(ours: Any) -> None:
+    if not isinstance(ours, dict):
+        raise Malformed("header aq is not an object")
+    if "flow" not in ours:
+        return
+    place = (ours["flow"], ours.get("run"), ours.get("node"), ours.get("path"))
+    match place:
+        case (str(), str(), int(), list() as path) if all(_is_frame(frame) for frame in path):
+            pass
+        case _:
+            raise Malformed(f"header aq names no place in a run: {place!r:.200}")
+
+
+def _is_frame(frame: Any) -> bool:
+    match frame:
+        case [str(), int()]:
+            return True
+        case _:
+            return False
 
 
 def step_headers(

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 from celery.exceptions import ChordError
+from celery.result import GroupResult
 
 from agentq.broker import envelope, serializer
 from agentq.broker.outbox import Outbox
@@ -87,6 +88,24 @@ def read_outcomes(reply: Mapping[bytes, bytes] | Sequence[bytes]) -> Outcomes:
 def _order(index: bytes) -> tuple[int, bytes]:
     place, _, task_id = index.partition(b":")
     return (int(place) if place.isdigit() else 1 << 62, task_id)
+
+
+def by_task(reply: Mapping[bytes, bytes] | Sequence[bytes]) -> dict[str, Any]:
+    """Return the results of an HGETALL by the id of the task that gave them."""
+    if not isinstance(reply, Mapping):
+        reply = dict(zip(reply[::2], reply[1::2], strict=True))
+    return {
+        index.partition(b":")[2].decode(): serializer.loads(outcome).get("value")
+        for index, outcome in reply.items()
+    }
+
+
+def shaped(header: GroupResult, results: Mapping[str, Any]) -> list[Any]:
+    """Return *results* in the shape of a header that holds groups."""
+    return [
+        shaped(member, results) if isinstance(member, GroupResult) else results.get(member.id)
+        for member in header.results
+    ]
 
 
 def values(outcomes: Sequence[dict[str, Any]], rebuild: Rebuild | None = None) -> list[Any]:

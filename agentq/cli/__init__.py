@@ -1,0 +1,1 @@
+"""The commands: each file parses and prints, nothing more."""

@@ -1,3 +1,45 @@
-"""x."""
-def bench() -> None:
-    """X."""
+"""`agentq bench`: plain Celery prefork and agentq in one run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentq.cli.options import Json
+
+
+def bench(
+    tests: Annotated[
+        list[str] | None,
+        typer.Argument(help="enqueue, drain, latency, sleep, fanin, pipeline; default: all."),
+    ] = None,
+    system: Annotated[
+        list[str] | None,
+        typer.Option("--system", help="celery or agentq (repeatable); default: both."),
+    ] = None,
+    scale: Annotated[
+        float, typer.Option("--scale", help="Multiplies how much is measured; 0.01 tries it out.")
+    ] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Measure agentq beside plain Celery on this machine: figures, ratios, targets.
+
+    Everything durable as designed, results stored, private servers of one program. Takes about four
+    minutes; each figure stands beside how busy the machine was.
+
+    Example: agentq bench drain fanin --json > bench.json
+    """
+    from agentq.ops.bench import as_json as rows_as_json  # noqa: PLC0415
+    from agentq.ops.bench import render, run_bench  # noqa: PLC0415
+    from agentq.ops.bench.systems import SYSTEMS  # noqa: PLC0415
+
+    rows = run_bench(
+        tests or ["all"],
+        systems=system or SYSTEMS,
+        scale=scale,
+        progress=lambda line: typer.echo(f"{line} ...", err=True),
+    )
+    typer.echo(rows_as_json(rows) if as_json else render(rows))
+    if any(row.value is None for row in rows):
+        raise typer.Exit(1)

@@ -1,3 +1,40 @@
-"""x."""
-def dashboard() -> None:
-    """X."""
+"""`agentq dashboard`: Flower over this cell."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentq.cli.options import Announce, App, Parent
+
+
+def dashboard(
+    app: App = None,
+    host: Annotated[str | None, typer.Option("--host", help="Default: dashboard.host.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="Default: dashboard.port; 0 takes any free one.")
+    ] = None,
+    parent: Parent = 0,
+    announce: Announce = -1,
+) -> None:
+    """Run Flower with agentq's pages; needs no worker.
+
+    It has no login of its own: keep it on loopback, or put a proxy that has one in front.
+
+    Example: agentq dashboard -A myproject.flows:aq --port 5556
+    """
+    from agentq.cli.announcing import announcer  # noqa: PLC0415
+    from agentq.dashboard.command import serve  # noqa: PLC0415
+    from agentq.host.parent import end_with_parent  # noqa: PLC0415
+    from agentq.ops.application import any_app  # noqa: PLC0415
+
+    if parent:
+        end_with_parent(parent)
+    aq = any_app(app)
+    serve(
+        aq,
+        host=host or aq.settings.dashboard.host,
+        port=aq.settings.dashboard.port if port is None else port,
+        announce=announcer(announce),
+    )

@@ -21,7 +21,11 @@ def demo(
     ] = None,
     docs: Annotated[
         Path | None,
-        typer.Option("--docs", metavar="DIR", help="A folder of text files. Default: the READMEs of the installed Python packages."),
+        typer.Option(
+            "--docs",
+            metavar="DIR",
+            help="A folder of text files. Default: the READMEs of the installed Python packages.",
+        ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End by itself after the report.")] = False,
     dashboard: Annotated[
@@ -61,13 +65,20 @@ def demo(
 
 
 def _said(console):  # type: ignore[no-untyped-def]
-    return lambda line: console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
+    return lambda line: console.print(
+        line, style="dim", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _with_progress(console, run):  # type: ignore[no-untyped-def]
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("plan", total=None)
         steps = 0

@@ -18,7 +18,9 @@ def report(error: AgentQError, *, as_json: bool) -> int:
     if as_json:
         import orjson  # noqa: PLC0415 -- only here
 
-        fields = {key: _plain(value) for key, value in vars(error).items()}
+        fields = {
+            key: _plain(value) for key, value in vars(error).items() if not key.startswith("_")
+        }
         body = {**fields, "kind": type(error).__name__, "message": str(error)}
         sys.stdout.write(orjson.dumps({"error": body}, default=str).decode() + "\n")
     else:

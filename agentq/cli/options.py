@@ -9,7 +9,10 @@ import typer
 App = Annotated[
     str | None,
     typer.Option(
-        "-A", "--app", metavar="MODULE:NAME", help="Your AgentQ. Default: the setting [bold]app[/bold]."
+        "-A",
+        "--app",
+        metavar="MODULE:NAME",
+        help="Your AgentQ. Default: the setting [bold]app[/bold].",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]

@@ -1,3 +1,52 @@
-"""x."""
-def settings() -> None:
-    """X."""
+"""`agentq settings`: what every setting is, and where its value came from."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentq.cli.options import Json
+
+
+def settings(
+    prefix: Annotated[
+        str | None, typer.Argument(help="Only those that begin so: worker, pools.shared, ...")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print every setting: its value, unit and source. Secrets are masked.
+
+    A value comes from the first that says it: environment (AGENTQ_WORKER__SLOTS=50),
+    config/$AGENTQ_ENV.toml, config/default.toml, the default.
+
+    Example: agentq settings worker
+    """
+    import dataclasses  # noqa: PLC0415
+
+    from agentq.settings import explain, load_settings  # noqa: PLC0415
+
+    found = [
+        one for one in explain(load_settings()) if prefix is None or one.key.startswith(prefix)
+    ]
+    if as_json:
+        import orjson  # noqa: PLC0415
+
+        typer.echo(orjson.dumps([dataclasses.asdict(one) for one in found]).decode())
+        return
+    from rich.console import Console  # noqa: PLC0415
+
+    from agentq.cli.tables import plain_table  # noqa: PLC0415
+
+    table = plain_table("setting", "value", "unit", "from", "what it is")
+    for one in found:
+        table.add_row(one.key, _shown(one.value), one.unit, one.source, one.description)
+    Console(highlight=False, markup=False).print(table)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

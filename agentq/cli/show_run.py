@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from agentq.cli.tables import plain_table
 from agentq.ops.timeline import (
     Attempt,
     Batches,
@@ -28,10 +30,13 @@ def print_run(console: Console, status: RunStatus, events: tuple[RunEvent, ...])
     attempts = attempts_of(events)
     if not attempts:
         return
+    console.print()
     console.print(_timeline(groups_of(attempts), _ms(status.submitted)))
+    console.print()
     console.print(_shares(costs_of(attempts, **_span(status, attempts))))
     if (batches := batches_of(attempts)).items:
-        console.print(_batches(batches))
+        console.print()
+        console.print(_batches(batches), highlight=False)
 
 
 def run_as_json(status: RunStatus, events: tuple[RunEvent, ...]) -> dict[str, object]:
@@ -81,57 +86,64 @@ def _span(status: RunStatus, attempts: list[Attempt]) -> dict[str, float]:
 
 
 def _timeline(groups: list[Group], began: float) -> Table:
-    table = Table(title="Timeline", title_justify="left", box=None, header_style="bold")
-    for name, justify in (("step", "left"), ("at", "right"), ("waited", "right"), ("ran", "right")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("where")
+    table = plain_table("step", ">at", ">waited", ">ran", "where", title="Timeline")
+    hosts = {_host(a.worker) for group in groups for a in group.attempts}
     for group in groups:
-        for row in _wide_rows(group, began) if group.wide else _rows(group.attempts, began):
-            table.add_row(*row)
+        rows = _wide_rows(group) if group.wide else [(a.label, a) for a in group.attempts]
+        for label, what in rows:
+            first = what if isinstance(what, Attempt) else what.attempts[0]
+            table.add_row(
+                label,
+                f"+{seconds(first.start - began)}",
+                _figure(what.waited),
+                _figure(what.ran),
+                _where(what, with_host=len(hosts) > 1),
+            )
+    if any(group.wide for group in groups):
+        table.caption, table.caption_justify = "a / b / c: least, median, most", "left"
     return table
 
 
-def _rows(attempts: tuple[Attempt, ...], began: float, indent: str = "") -> list[tuple[str, ...]]:
+def _wide_rows(group: Group) -> list[tuple[str, Attempt | Group]]:
+    slowest = group.slowest
+    odd = [attempt for attempt in group.attempts if attempt.error and attempt not in slowest]
     return [
-        (
-            f"{indent}{a.label}" + (f" (attempt {a.attempt})" if a.attempt > 1 else ""),
-            f"+{seconds(a.start - began)}",
-            seconds(a.waited),
-            seconds(a.ran),
-            f"{a.worker}, core {a.core}" + (f" [red]{a.state}: {a.error}[/red]" if a.error else ""),
-        )
-        for a in attempts
+        (f"{group.label} x {len(group.attempts)}", group),
+        *(("  slowest" if place == 0 else "", attempt) for place, attempt in enumerate(slowest)),
+        *(("  also" if place == 0 else "", attempt) for place, attempt in enumerate(odd)),
     ]
 
 
-def _wide_rows(group: Group, began: float) -> list[tuple[str, ...]]:
-    first = group.attempts[0]
-    places = sorted({f"{a.worker}, core {a.core}" for a in group.attempts})
-    odd = tuple(a for a in group.attempts if a.error and a not in group.slowest)
-    return [
-        (
-            f"{group.label} x {len(group.attempts)}",
-            f"+{seconds(first.start - began)}",
-            _spread(group.waited),
-            _spread(group.ran),
-            "; ".join(places) + " (least / median / most)",
-        ),
-        *_rows(group.slowest, began, indent="  slowest: "),
-        *_rows(odd, began, indent="  "),
-    ]
+def _where(what: Attempt | Group, *, with_host: bool) -> str:
+    if isinstance(what, Group):
+        return ", ".join(sorted({_place(a, with_host=with_host) for a in what.attempts}))
+    attempt = f", attempt {what.attempt}" if what.attempt > 1 else ""
+    said = f": {what.said}" if what.said else ""
+    error = f" [red]{what.state}: {escape(what.error)}[/red]" if what.error else ""
+    return f"{_place(what, with_host=with_host)}{attempt}{escape(said)}{error}"
 
 
-def _spread(spread: Spread) -> str:
-    return " / ".join(seconds(ms) for ms in (spread.least, spread.middle, spread.most))
+def _place(attempt: Attempt, *, with_host: bool) -> str:
+    worker = attempt.worker if with_host else attempt.worker.partition("@")[0]
+    return f"{worker} core {attempt.core}"
+
+
+def _host(worker: str) -> str:
+    return worker.partition("@")[2]
+
+
+def _figure(figure: float | Spread) -> str:
+    if not isinstance(figure, Spread):
+        return seconds(figure)
+    three = (figure.least, figure.middle, figure.most)
+    if figure.most < 1000:  # noqa: PLR2004 -- a second
+        return " / ".join(f"{ms:.0f}" for ms in three) + " ms"
+    return " / ".join(f"{ms / 1000:.2f}" for ms in three) + " s"
 
 
 def _shares(costs: dict[str, float]) -> Table:
-    table = Table(
-        title="Where the time went (all steps' waiting and running added up)",
-        title_justify="left", box=None, show_header=False,
-    )  # fmt: skip
-    for justify in ("left", "right", "right", "left"):
-        table.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table = plain_table("", ">", ">", "", title="Where the time went, steps side by side added up")
+    table.show_header = False
     for kind, share in shares_of(costs).items():
         bar = "█" * round(share / 100 * _WIDTH)
         table.add_row(kind, f"{share:.1f} %", seconds(costs[kind]), f"[cyan]{bar}[/cyan]")

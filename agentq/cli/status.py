@@ -1,3 +1,124 @@
-"""x."""
-def status() -> None:
-    """X."""
+"""`agentq status`: the cell as a whole, or one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentq.cli.options import App, Json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from agentq.flows.app import AgentQ
+    from agentq.ops.status import CellStatus
+
+_GOOD = {"done", "up"}
+_BAD = {"failed", "lost", "expired"}
+
+
+def status(
+    run: Annotated[str | None, typer.Argument(help="A run's id; without: everything.")] = None,
+    app: App = None,
+    as_json: Json = False,
+) -> None:
+    """Show broker, queues, workers and runs, or the state and the timeline of one run.
+
+    Needs no worker and, without -A, no app.
+
+    Example: agentq status --json | jq '.queues[] | select(.waiting > 1000)'
+    """
+    from agentq.ops.application import any_app  # noqa: PLC0415
+
+    aq = any_app(app)
+    if run is not None:
+        _show_run(aq, run, as_json=as_json)
+    else:
+        _show_cell(aq, as_json=as_json)
+
+
+def _show_run(aq: AgentQ, run_id: str, *, as_json: bool) -> None:
+    import orjson  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
+    from agentq.cli.show_run import print_run, run_as_json  # noqa: PLC0415
+
+    handle = aq.run(run_id)
+    found, events = handle.status(), handle.history()
+    if as_json:
+        typer.echo(orjson.dumps(run_as_json(found, events)).decode())
+        return
+    console = Console(highlight=False)
+    took = f", took {found.took.total_seconds():.2f} s" if found.took else ""
+    console.print(f"{found.flow} {found.id}: {_coloured(found.state.value)}{took}")
+    print_run(console, found, events)
+
+
+def _show_cell(aq: AgentQ, *, as_json: bool) -> None:
+    from agentq.ops.status import read_status  # noqa: PLC0415
+
+    found = read_status(aq.store)
+    if as_json:
+        import orjson  # noqa: PLC0415
+
+        typer.echo(orjson.dumps(found).decode())
+        return
+    from rich.console import Console  # noqa: PLC0415
+
+    _print_cell(Console(highlight=False), found)
+
+
+def _print_cell(console: Console, found: CellStatus) -> None:
+    broker = found.broker
+    limit = f" of {broker.memory_limit / 2**20:.0f} MB" if broker.memory_limit else ", no limit"
+    console.print(f"[bold]Broker[/bold] {broker.server} at {broker.address}")
+    console.print(f"  {broker.persistence}")
+    console.print(
+        f"  memory {broker.memory / 2**20:.1f} MB{limit}; {broker.connections} connections"
+    )
+    _print_queues(console, found)
+    _print_workers(console, found)
+    runs = ", ".join(f"{count} {_coloured(state)}" for state, count in found.runs.items())
+    newest = sum(found.runs.values())
+    of = f" (the newest {newest} of {found.runs_known})" if found.runs_known > newest else ""
+    console.print(f"[bold]Runs[/bold] {runs or 'none'}{of}")
+
+
+def _print_queues(console: Console, found: CellStatus) -> None:
+    from agentq.cli.show_run import seconds  # noqa: PLC0415
+    from agentq.cli.tables import plain_table  # noqa: PLC0415
+
+    console.print(f"[bold]Queues[/bold] {found.delayed} delayed, {found.dead} dead letters")
+    if not found.queues:
+        return
+    table = plain_table("pool", "lane", ">waiting", ">oldest", ">with workers")
+    for queue in found.queues:
+        oldest = seconds(queue.oldest_ms) if queue.oldest_ms is not None else "-"
+        table.add_row(queue.pool, queue.lane, str(queue.waiting), oldest, str(queue.held))
+    console.print(table)
+
+
+def _print_workers(console: Console, found: CellStatus) -> None:
+    from agentq.cli.tables import plain_table  # noqa: PLC0415
+    from agentq.host.topology import format_cores  # noqa: PLC0415
+
+    if not found.workers:
+        console.print("[bold]Workers[/bold] none: agentq worker --pool shared -A MODULE:NAME")
+        return
+    console.print("[bold]Workers[/bold]")
+    table = plain_table(
+        "worker", "pools", ">process", "cores", ">running", ">slots", ">done", "lease"
+    )
+    for worker in found.workers:
+        lease = f"{worker.lease_ms / 1000:.0f} s left" if worker.lease_ms > 0 else "[red]lost[/red]"
+        table.add_row(
+            worker.name, ", ".join(worker.pools), str(worker.pid), format_cores(worker.cores),
+            str(worker.running), str(worker.slots), str(worker.done), lease,
+        )  # fmt: skip
+    console.print(table)
+
+
+def _coloured(state: str) -> str:
+    colour = "green" if state in _GOOD else "red" if state in _BAD else "yellow"
+    return f"[{colour}]{state}[/{colour}]"

@@ -1,3 +1,90 @@
-"""x."""
-def submit() -> None:
-    """X."""
+"""`agentq submit`: start a run of a flow."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentq.cli.options import App, Json
+
+if TYPE_CHECKING:
+    from agentq.runs.handle import RunHandle
+
+
+def submit(  # noqa: PLR0913 -- a command's options
+    flow: Annotated[str, typer.Argument(help="The flow's name in your app.")],
+    argument: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JSON]", help="What the first step is given; - reads it from stdin."
+        ),
+    ] = None,
+    app: App = None,
+    key: Annotated[str | None, typer.Option("--key", help="Same key, same run.")] = None,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", metavar="DURATION", help="From now, e.g. 2m.")
+    ] = None,
+    priority: Annotated[
+        str | None, typer.Option("--priority", metavar="LANE", help="high, normal, long or low.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Whose work it is.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and print it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Submit a run and print its id; with --wait its result.
+
+    Example: agentq submit research '{"question": "what is new?"}' --deadline 2m --wait -A tasks.research
+    """
+    from agentq.clock import parse_duration  # noqa: PLC0415
+    from agentq.ops.application import load_app  # noqa: PLC0415
+
+    value = _value(argument)
+    if deadline is not None:
+        try:
+            parse_duration(deadline)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--deadline") from error
+    run = (
+        load_app(app)
+        .get_flow(flow)
+        .submit(value, key=key, deadline=deadline, priority=priority, tenant=tenant)
+    )
+    if wait:
+        _print_result(run, as_json=as_json)
+    elif as_json:
+        _print({"run": run.id, "duplicate": run.duplicate})
+    else:
+        again = " (the same key: it exists already)" if run.duplicate else ""
+        typer.echo(f"{run.id}{again}")
+
+
+def _value(argument: str | None) -> Any:
+    import orjson  # noqa: PLC0415
+
+    if argument is None:
+        return None
+    text = sys.stdin.read() if argument == "-" else argument
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise typer.BadParameter(
+            f"{error}; a text is JSON with its quotes: '\"like this\"'", param_hint="JSON"
+        ) from error
+
+
+def _print_result(run: RunHandle, *, as_json: bool) -> None:
+    from agentq.broker.serializer import dumps  # noqa: PLC0415
+
+    result = dumps(run.result())
+    if as_json:
+        typer.echo(b'{"run":"' + run.id.encode() + b'","result":' + result + b"}")
+    else:
+        typer.echo(result)
+
+
+def _print(body: object) -> None:
+    import orjson  # noqa: PLC0415
+
+    typer.echo(orjson.dumps(body).decode())

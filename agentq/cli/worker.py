@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
@@ -42,6 +41,7 @@ def worker(  # noqa: PLR0913 -- a command's options
 
     Example: agentq worker --pool shared --index 1 -A myproject.flows:aq
     """
+    from agentq.cli.announcing import announcer  # noqa: PLC0415
     from agentq.host.parent import end_with_parent  # noqa: PLC0415
     from agentq.host.topology import parse_cores  # noqa: PLC0415
     from agentq.ops.application import load_app  # noqa: PLC0415
@@ -61,12 +61,3 @@ def worker(  # noqa: PLR0913 -- a command's options
         name=name,
     )
     raise typer.Exit(become_worker(load_app(app), options, announce=announcer(announce)))
-
-
-def announcer(descriptor: int):  # type: ignore[no-untyped-def]
-    """Return what announces readiness: to whoever started this process, else on the terminal."""
-    if descriptor < 0:
-        return lambda line: print(line, flush=True)  # noqa: T201
-
-    os.set_inheritable(descriptor, False)
-    return lambda line: os.write(descriptor, line.encode() + b"\n")

@@ -1,0 +1,1 @@
+"""Flows: the notation, the graph, and what follows when a step ends."""

@@ -1,4 +1,4 @@
-"""What a step's end brings about in its run: the next messages, a chord, a counted outcome, the end.
+"""What a step's end brings about in its run: next messages, a chord, a counted outcome, the end.
 
 A fan-out becomes a chord on the wire when the step before it completes: each member's message has
 Celery's `group`, `group_index` and `chord` as canvas would have put them, so Flower and
@@ -30,8 +30,10 @@ from agentq.store.effects import Message
 class Limits(Protocol):
     """The settings `runs` that the compiler keeps to."""
 
-    at_once: int
-    max_members: int
+    @property
+    def at_once(self) -> int: ...  # noqa: D102 -- see settings
+    @property
+    def max_members(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +159,7 @@ class Compiler:
         fan_out = {"step": first.step, "width": width, "at_once": at_once}
         box.effects.append(effects.event(place.run, "fanout", serializer.dumps(fan_out)))
 
-    def _message(
-        self, node: StepNode, place: Place, argument: bytes, *, join: str = ""
-    ) -> Message:
+    def _message(self, node: StepNode, place: Place, argument: bytes, *, join: str = "") -> Message:
         """Return the message of *node*, one level with *place*."""
         step = self._steps[node.step]
         id_ = task_id(place.run, node.id, place.frames)
@@ -201,7 +201,7 @@ class Compiler:
             "path": frames,
         }
 
-    def _wire(  # noqa: PLR0913 -- the fields of a message
+    def _wire(
         self, step: Step, id_: str, run: str, frames: Frames, headers: dict[str, Any], body: bytes
     ) -> Message:
         properties = envelope.step_properties(id_, step.pool, routing.priority_of(step.lane))

@@ -39,7 +39,7 @@ class Flow:
         """Return its name."""
         return self.graph.name
 
-    def submit(  # noqa: PLR0913 -- what a caller may say of a run
+    def submit(
         self,
         argument: Any = None,
         *,
@@ -66,7 +66,7 @@ class Flow:
         run, call = self._call(argument, key, deadline, priority, tenant)
         return self._answer(run, self._app.store.call(call))
 
-    async def asubmit(  # noqa: PLR0913 -- as in `submit`
+    async def asubmit(
         self,
         argument: Any = None,
         *,
@@ -121,7 +121,7 @@ class Flow:
                     raise reply
                 handles.append(self._answer(run, reply))
             except QueueFull as error:
-                error.accepted = handles
+                error.accepted = list(handles)
                 raise
 
     def _call(

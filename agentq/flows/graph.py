@@ -65,6 +65,13 @@ class Graph:
         assert isinstance(node, StepNode)  # noqa: S101 -- `graph_of` refuses others
         return node
 
+    def runs(self, node: int, step: str) -> bool:
+        """Whether *node* of this flow runs *step*: a worker of another version may differ."""
+        if not 0 <= node < len(self.nodes):
+            return False
+        found = self.nodes[node]
+        return isinstance(found, StepNode) and found.step == step
+
     def steps(self) -> list[str]:
         """Return the names of the steps, in order."""
         return [node.step for node in self.nodes if isinstance(node, StepNode)]

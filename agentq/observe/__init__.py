@@ -1,0 +1,1 @@
+"""What a process says of itself; imports nothing of what it reports on."""

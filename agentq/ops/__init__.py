@@ -1,0 +1,1 @@
+"""Running and judging an installation: up, demo, status, timelines, benchmarks."""

@@ -42,6 +42,15 @@ def load_app(name: str | None) -> AgentQ:
     raise DefinitionError(_no_app(module_name, attribute, vars(module)))
 
 
+def any_app(name: str | None) -> AgentQ:
+    """Return the app that is named, or one without steps where none is: it reaches the cell too.
+
+    Raises:
+        DefinitionError: as `load_app`, where one is named.
+    """
+    return load_app(name) if name or load_settings().app else AgentQ("agentq")
+
+
 def demo_folder() -> Path:
     """Return the folder that holds the package `tasks`: the checkout, else the copy in the wheel.
 
@@ -80,8 +89,10 @@ def _imported(module_name: str, name: str) -> object:
 
 def _no_app(module_name: str, attribute: str, names: dict[str, object]) -> str:
     apps = [key for key, value in names.items() if isinstance(value, AgentQ)]
-    hint = f"it has {', '.join(f'{module_name}:{key}' for key in apps)}" if apps else (
-        'make one there: aq = AgentQ("name")'
+    hint = (
+        f"it has {', '.join(f'{module_name}:{key}' for key in apps)}"
+        if apps
+        else ('make one there: aq = AgentQ("name")')
     )
     if not attribute:
         return f"module {module_name!r} holds no AgentQ named {', '.join(_ATTRIBUTES)}; {hint}"

@@ -89,7 +89,9 @@ class Children:
             left = until - time.monotonic()
             if left <= 0:
                 limit = format_duration(self._start_limit)
-                raise ProcessFailed(f"{_who(waiting[0])} was not ready within {limit}{_tail(waiting[0])}")
+                raise ProcessFailed(
+                    f"{_who(waiting[0])} was not ready within {limit}{_tail(waiting[0])}"
+                )
             self.round(left)
         return [child.announced for child in self._children]
 

@@ -145,9 +145,7 @@ def _brief(research: ModuleType, question: Question) -> Any:
         raise SettingsError(f"question {question.text!r}: {error}") from error
 
 
-def _watched(
-    run: RunHandle, up: Up, on_event: Callable[[RunEvent], None]
-) -> Iterator[RunEvent]:
+def _watched(run: RunHandle, up: Up, on_event: Callable[[RunEvent], None]) -> Iterator[RunEvent]:
     """Yield the run's events; watch the processes meanwhile, which only this thread may start."""
     arrived: queue.SimpleQueue[RunEvent | AgentQError | None] = queue.SimpleQueue()
 

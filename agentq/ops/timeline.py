@@ -56,6 +56,8 @@ class Attempt:
     batches: dict[int, int] = field(default_factory=dict)
     """Items by the size of the batch that answered them."""
     error: str = ""
+    said: str = ""
+    """What it last said with ``ctx.progress``."""
 
     @property
     def label(self) -> str:
@@ -128,7 +130,14 @@ class Batches:
 
 def attempts_of(events: Iterable[RunEvent]) -> list[Attempt]:
     """Return the attempts in order of their start."""
-    found = [_attempt(event.data) for event in events if event.kind in {"step", "retry"}]
+    found = []
+    said: dict[str, str] = {}
+    for event in events:
+        match event.kind:
+            case "progress":
+                said[event.data["task"]] = event.data["message"]
+            case "step" | "retry":
+                found.append(_attempt(event.data, said.get(event.data["task"], "")))
     return sorted(found, key=lambda attempt: attempt.start)
 
 
@@ -170,7 +179,7 @@ def batches_of(attempts: Iterable[Attempt]) -> Batches:
     )
 
 
-def _attempt(data: dict[str, Any]) -> Attempt:
+def _attempt(data: dict[str, Any], said: str) -> Attempt:
     return Attempt(
         step=data["step"],
         task=data["task"],
@@ -185,6 +194,7 @@ def _attempt(data: dict[str, Any]) -> Attempt:
         spent=data.get("spent", {}),
         batches={int(size): items for size, items in data.get("batches", {}).items()},
         error=": ".join(filter(None, (data.get("error"), data.get("message")))),
+        said=said,
     )
 
 

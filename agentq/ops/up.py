@@ -1,6 +1,6 @@
 """Everything of one machine: embedded server, model server, workers, dashboard, as one thing.
 
-    broker  ->  models  ->  workers, dashboard      started in this order, ended in the reverse
+broker  ->  models  ->  workers, dashboard      started in this order, ended in the reverse
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
@@ -154,12 +155,14 @@ class Up:
 
     def _start_children(self) -> None:
         if self._parts.app is None:
-            self._say("workers: none, since no app is named: -A module:attribute, or the setting app")
+            self._say(
+                "workers: none, since no app is named: -A module:attribute, or the setting app"
+            )
             return
         for name in self._parts.pools:
             for index in range(self._settings.pools[name].processes):
                 self._children.start(self._worker(name, index))
-        if self._parts.dashboard:
+        if self._parts.dashboard and self._has_dashboard():
             self._children.start(self._dashboard())
         for line in self._children.await_ready():
             self._say(line)
@@ -174,6 +177,12 @@ class Up:
             environment={**self.environment, **own, RELAUNCHED: "1"},
             log=self._log(f"{pool}-{index}"),
         )  # fmt: skip
+
+    def _has_dashboard(self) -> bool:
+        found = all(map(find_spec, ("flower", "agentq.dashboard.command")))
+        if not found:
+            self._say("dashboard: none: pip install 'agentq[dashboard]' for Flower")
+        return found
 
     def _dashboard(self) -> Spec:
         return Spec(

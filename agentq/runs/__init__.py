@@ -1,0 +1,1 @@
+"""One run as one thing: its record, its events, its handle."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 
@@ -30,6 +30,7 @@ BLOCK_MS = 1000
 """How long one read waits; below every client's time limit, so that a dead broker is noticed."""
 
 _FROM_START = "0-0"
+_NO_WAIT = 0
 _NO_LIMIT = timedelta(days=3650)
 
 
@@ -105,6 +106,13 @@ class RunHandle:
             if not events and self.status().state.ended:
                 return
 
+    def history(self) -> tuple[RunEvent, ...]:
+        """Return the events so far, without waiting for more; errors as in `status`."""
+        found: list[RunEvent] = []
+        while events := self._read(found[-1].id if found else _FROM_START, _NO_WAIT):
+            found += events
+        return tuple(found)
+
     def cancel(self) -> bool:
         """Cancel the run; return whether this call ended it.
 
@@ -163,7 +171,8 @@ class RunHandle:
 
     def _xread(self, after: str, block_ms: int) -> tuple[Any, ...]:
         key = self._store.keys.events(self.id)
-        return ("XREAD", "COUNT", 500, "BLOCK", block_ms, "STREAMS", key, after)
+        wait = ("BLOCK", block_ms) if block_ms else ()  # BLOCK 0 would be for ever
+        return ("XREAD", "COUNT", 500, *wait, "STREAMS", key, after)
 
     def _cancel_call(self) -> calls.Call:
         return calls.cancel(self._store.keys.prefix, self.id, self._keep_ms)
@@ -183,7 +192,7 @@ class RunHandle:
             case RunState.DONE:
                 return self._decode(status.result)
             case RunState.FAILED:
-                self._raise_failure(status)
+                raise self._failure(status)
             case RunState.CANCELLED:
                 raise RunCancelled(f"run {self.id} was cancelled")
             case RunState.EXPIRED:
@@ -191,9 +200,9 @@ class RunHandle:
             case RunState.RUNNING:
                 raise BrokerUnavailable(f"run {self.id} ended and runs again: another server?")
 
-    def _raise_failure(self, status: RunStatus) -> NoReturn:
+    def _failure(self, status: RunStatus) -> RunFailed:
         error = orjson.loads(status.result) or {}
-        raise RunFailed(
+        return RunFailed(
             self.id,
             step=error.get("step", ""),
             kind=error.get("kind", ""),

@@ -1,0 +1,1 @@
+"""The only package that speaks Redis: keys, functions, clients, the embedded server."""

@@ -1,7 +1,9 @@
 """Broker URLs: what `agentq://`, `+unix`, `+tls` and `+sentinel` mean, and how to connect.
 
+The forms::
+
     agentq://[user[:password]@]host[:port][/db][?cell=main]
-    agentq+tls://...            the same over TLS (?ssl_ca_certs=FILE&ssl_certfile=..&ssl_keyfile=..)
+    agentq+tls://...      the same over TLS (?ssl_ca_certs=FILE&ssl_certfile=F&ssl_keyfile=F)
     agentq+unix:///path/to.sock[?db=0&cell=main]
     agentq+sentinel://host[:port][,host[:port]..]/service[?db=0&cell=main]
 """

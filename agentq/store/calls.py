@@ -112,14 +112,14 @@ def open_staged(prefix: str, dedupe_id: str, dedupe_ms: int, effects: Sequence[E
     return ("FCALL", "aq1_open", 1, prefix, dedupe_id, dedupe_ms, *flatten(effects))
 
 
-def fetch(  # noqa: PLR0913 -- the function's arguments, one for one
+def fetch(
     prefix: str, worker: str, pool: str, slots: int, used: int, quotas: Sequence[Arg]
 ) -> Call:
     """Hand work to a worker; *quotas* alternates lane and quota."""
     return ("FCALL", "aq1_fetch", 1, prefix, worker, pool, slots, used, *quotas)
 
 
-def complete(  # noqa: PLR0913 -- the function's arguments, one for one
+def complete(
     prefix: str, stream: Arg, entry: Arg, run: str, keep_ms: int, effects: Sequence[Effect]
 ) -> Call:
     """End a delivery with its effects."""
@@ -145,9 +145,7 @@ def fail(  # noqa: PLR0913 -- the function's arguments, one for one
     )  # fmt: skip
 
 
-def died(  # noqa: PLR0913 -- the function's arguments, one for one
-    prefix: str, lane: str, stream: Arg, entry: Arg, *, limit: int, keep_ms: int
-) -> Call:
+def died(prefix: str, lane: str, stream: Arg, entry: Arg, *, limit: int, keep_ms: int) -> Call:
     """Hand a delivery out again whose process died: charged, given up after *limit* attempts."""
     return ("FCALL", "aq1_fail", 1, prefix, lane, stream, entry, keep_ms, -limit)
 

@@ -4,32 +4,35 @@ All keys of a cell share the hash tag ``{aq:<cell>}``, so that they live in one 
 function may touch any of them; functions get the prefix as KEYS[1] and add the rest by the same
 rules (`functions/_prelude.lua`).
 
-| key                        | type   | holds                                            | lives              |
-|----------------------------|--------|--------------------------------------------------|--------------------|
-| s:<pool>:<lane>            | stream | work never handed over (group `w`)               | permanent          |
-| r:<pool>:<lane>            | stream | returned work, read first (group `w`)            | permanent          |
-| lanes                      | set    | every `<pool>:<lane>` seen                       | permanent          |
-| open:<pool>:<lane>         | list   | opened groups whose members are not in `s:` yet  | until spilled      |
-| stage:<group>              | list   | members staged for a group, packed               | `STAGE_TTL`        |
-| group:<group>              | list   | members of an opened group, packed               | until spilled      |
-| idle:<pool>                | zset   | workers with room, score = slots in use          | permanent, bounded |
-| wake:<worker>              | list   | tokens that wake a worker or cancel a run        | a few leases       |
-| workers                    | zset   | worker -> lease end, ms of Redis' clock          | permanent, bounded |
-| worker:<worker>            | hash   | pool, host, pid, lease, what it reports          | with its lease     |
-| reap:last                  | string | when `reap` last ran, ms                         | permanent          |
-| delayed                    | zset   | delivery -> due ms                               | permanent, bounded |
-| delayed:m                  | hash   | delivery -> packed message                       | permanent, bounded |
-| id:<id>                    | string | this id was enqueued                             | broker.dedupe_ttl  |
-| run:<run>                  | hash   | state, flow, deadline, result                    | runs.keep          |
-| run:<run>:ev               | stream | the run's events                                 | runs.keep          |
-| runs                       | zset   | run -> when submitted                            | permanent, trimmed |
-| due                        | zset   | unfinished run -> deadline ms                    | permanent, bounded |
-| join:<join>                | hash   | members left, width, body to enqueue             | runs.join_ttl      |
-| join:<join>:res            | hash   | index -> outcome                                 | runs.join_ttl      |
-| join:<join>:wait           | list   | members beyond `at_once`, packed                 | runs.join_ttl      |
-| dead                       | stream | dead letters, newest 10,000                      | permanent, trimmed |
-| reply:<queue>              | list   | replies to remote control                        | a minute           |
-| celery-task-meta-<task>    | string | Celery's result document                         | broker.result_ttl  |
+Key, type, what it holds, how long it lives::
+
+    s:<pool>:<lane>           stream  work never handed over (group `w`); permanent
+    r:<pool>:<lane>           stream  returned work, read first (group `w`); permanent
+    lanes                     set     every `<pool>:<lane>` seen; permanent
+    open:<pool>:<lane>        list    opened groups whose members are not in `s:` yet
+                                      until spilled
+    stage:<group>             list    members staged for a group, packed; `STAGE_TTL`
+    group:<group>             list    members of an opened group, packed; until spilled
+    idle:<pool>               zset    workers with room, score = slots in use
+                                      permanent, bounded
+    wake:<worker>             list    tokens that wake a worker or cancel a run; a few leases
+    workers                   zset    worker -> lease end, ms of Redis' clock
+                                      permanent, bounded
+    worker:<worker>           hash    pool, host, pid, lease, what it reports; with its lease
+    reap:last                 string  when `reap` last ran, ms; permanent
+    delayed                   zset    delivery -> due ms; permanent, bounded
+    delayed:m                 hash    delivery -> packed message; permanent, bounded
+    id:<id>                   string  this id was enqueued; broker.dedupe_ttl
+    run:<run>                 hash    state, flow, deadline, result; runs.keep
+    run:<run>:ev              stream  the run's events; runs.keep
+    runs                      zset    run -> when submitted; permanent, trimmed
+    due                       zset    unfinished run -> deadline ms; permanent, bounded
+    join:<join>               hash    members left, width, body to enqueue; runs.join_ttl
+    join:<join>:res           hash    index -> outcome; runs.join_ttl
+    join:<join>:wait          list    members beyond `at_once`, packed; runs.join_ttl
+    dead                      stream  dead letters, newest 10,000; permanent, trimmed
+    reply:<queue>             list    replies to remote control; a minute
+    celery-task-meta-<task>   string  Celery's result document; broker.result_ttl
 """
 
 from __future__ import annotations

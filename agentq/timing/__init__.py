@@ -1,0 +1,1 @@
+"""Deadlines, on the broker's clock."""

@@ -1,0 +1,1 @@
+"""The worker process: loop, tracers, lease, traffic with the cell."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class _Refused(Exception):  # noqa: N818 -- an outcome, caught where it is raised
+class _Refused(Exception):
     """The task is not to be started; carries what it ends with."""
 
 
@@ -55,7 +55,7 @@ class _CeleryTasks:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    def _check_startable(self, delivery: Delivery, request: Request) -> None:
+    def _check_startable(self, delivery: Delivery) -> None:
         """Raise `_Refused` for a task that was revoked or has expired."""
         if delivery.id in worker_state.revoked:
             raise _Refused("revoked")
@@ -99,7 +99,7 @@ class ThreadTasks(_CeleryTasks):
         began = time.monotonic()
         with outbox.scope(delivery.outbox):
             try:
-                self._check_startable(delivery, request)  # type: ignore[arg-type]
+                self._check_startable(delivery)
             except _Refused as refused:
                 self._end_refused(delivery, Request(request), str(refused))
                 return None
@@ -142,7 +142,7 @@ class AsyncTasks(_CeleryTasks):
         task = delivery.task
         with entered(task, request), outbox.scope(delivery.outbox):
             try:
-                self._check_startable(delivery, request)
+                self._check_startable(delivery)
             except _Refused as refused:
                 self._end_refused(delivery, request, str(refused))
                 return None
@@ -207,7 +207,8 @@ class AsyncTasks(_CeleryTasks):
             if not clock.expired():
                 self._autoretry(task, error)
                 raise
-            raise (SoftTimeLimitExceeded(limit) if limit == soft else TimeLimitExceeded(limit)) from error
+            exceeded = SoftTimeLimitExceeded if limit == soft else TimeLimitExceeded
+            raise exceeded(limit) from error
         except Exception as error:
             self._autoretry(task, error)
             raise
@@ -268,9 +269,7 @@ class AsyncTasks(_CeleryTasks):
                 following = canvas.maybe_signature(request.chain[-1], app=app)
                 following.apply_async((value,), chain=request.chain[:-1], **options)
 
-    def _failed(
-        self, delivery: Delivery, request: Request, state: str, error: Exception
-    ) -> None:
+    def _failed(self, delivery: Delivery, request: Request, state: str, error: Exception) -> None:
         """Store a failure or a retry with Celery's own code; must be called while it is handled."""
         info = TraceInfo(state, error)
         info.handle_error_state(

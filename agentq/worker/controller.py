@@ -28,6 +28,4 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     def setup_instance(self, *args: Any, use_eventloop: bool | None = None, **kwargs: Any) -> None:
         """Run without kombu's hub under our pool: the loop is asyncio's."""
-        super().setup_instance(
-            *args, use_eventloop=False if self.ours else use_eventloop, **kwargs
-        )
+        super().setup_instance(*args, use_eventloop=False if self.ours else use_eventloop, **kwargs)

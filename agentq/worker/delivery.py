@@ -1,5 +1,7 @@
 """One hand-over as the worker holds it, and how a stream entry becomes one.
 
+What an entry can be::
+
     entry --> Delivery    a message for a task that this worker has
           --> Settled     it can be ended at once: malformed, of an ended run, expired
           --> Unknown     this worker lacks the task or the flow: handed back for one that has it
@@ -17,13 +19,17 @@ from kombu import compression, serialization
 from agentq.broker import envelope, serializer
 from agentq.broker.envelope import Envelope, Malformed
 from agentq.broker.outbox import Outbox
+from agentq.runs.record import RunState
 from agentq.store import effects
 from agentq.timing.deadline import NEVER, Deadline
 
 if TYPE_CHECKING:
     from agentq.broker.task import Task
+    from agentq.flows.flow import Flow
 
 LIVE = 1
+_HEAD_KEPT = 65_536
+"""Bytes of a malformed head that its dead letter keeps."""
 
 
 @dataclass(slots=True)
@@ -39,6 +45,8 @@ class Delivery:
     """The fence: new at every hand-over."""
     id: str
     run: str
+    join: str
+    """`<join>|<index>` of the fan-in it is a member of, or empty."""
     body: bytes
     attempts: int
     """Hand-overs that ended with the worker's death."""
@@ -72,6 +80,8 @@ class Delivery:
             raise Malformed(f"body: {type(error).__name__}: {error}") from error
         if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
             raise Malformed("body: args must be a list and kwargs an object")
+        if not isinstance(embed, dict | None):
+            raise Malformed("body: embed must be an object")
         return list(args), kwargs, embed or {}
 
     def _loads(self) -> Any:
@@ -113,42 +123,65 @@ Verdict = Delivery | Settled | Unknown
 
 
 def judge(
-    entry: list[Any], *, pool: str, tasks: Mapping[str, Task], flows: Mapping[str, Any]
-) -> Verdict:
-    """Return what a fetched entry is; never raises, whatever its bytes are."""
+    entry: list[Any], *, pool: str, tasks: Mapping[str, Task], flows: Mapping[str, Flow],
+    keep_ms: int,
+) -> Verdict:  # fmt: skip
+    """Return what a fetched entry is; never raises, whatever its bytes are.
+
+    *keep_ms*: how long a run is kept that ends because its message is malformed.
+    """
     lane, stream, entry_id, flat, live, deadline = entry
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     head, body = fields.get(b"h", b""), fields.get(b"b", b"")
     run = fields.get(b"r", b"").decode(errors="replace")
+    join = fields.get(b"j", b"").decode(errors="replace")
+    attempts = _count(fields.get(b"a"))
     if live != LIVE:
         return Settled(stream, entry_id, run, [], "its run has ended")
     try:
         message = envelope.unpack(head)
     except (Malformed, RecursionError) as error:
-        return _dead(stream, entry_id, run, fields, str(error))
+        task_id = fields.get(b"i", b"").decode(errors="replace")
+        letter = effects.dead(str(error), task_id, attempts, head[:_HEAD_KEPT], body)
+        ended = [letter, *_ends(run, join, str(error), attempts, keep_ms)]
+        return Settled(stream, entry_id, run, ended, str(error))
     task = tasks.get(message.task)
     name = lane.decode()
     if task is None:
         return Unknown(f"{pool}:{name}", stream, entry_id, f"no task {message.task!r} here")
     flow = message.ours.get("flow")
-    if flow is not None and flow not in flows:
-        return Unknown(f"{pool}:{name}", stream, entry_id, f"no flow {flow!r} here")
-    born = int(fields.get(b"t", 0)) or int(entry_id.partition(b"-")[0])
+    if flow is not None:
+        if flow not in flows:
+            return Unknown(f"{pool}:{name}", stream, entry_id, f"no flow {flow!r} here")
+        if not flows[flow].graph.runs(message.ours["node"], message.task):
+            why = f"flow {flow!r} has no step {message.task!r} at that place here"
+            return Unknown(f"{pool}:{name}", stream, entry_id, why)
+    born = _count(fields.get(b"t")) or int(entry_id.partition(b"-")[0])
     return Delivery(
-        task, message, pool, name, stream, entry_id, message.id, run, body,
-        int(fields.get(b"a", 0)), int(fields.get(b"n", 0)), born, Deadline(deadline),
+        task, message, pool, name, stream, entry_id, message.id, run, join, body,
+        attempts, _count(fields.get(b"n")), born, Deadline(deadline),
     )  # fmt: skip
 
 
-def _dead(
-    stream: bytes, entry: bytes, run: str, fields: dict[bytes, bytes], why: str
-) -> Settled:
-    task_id = fields.get(b"i", b"").decode(errors="replace")
-    attempts = int(fields.get(b"a", 0)) if fields.get(b"a", b"0").isdigit() else 0
-    effect = effects.dead(
-        why, task_id, attempts, fields.get(b"h", b"")[:65536], fields.get(b"b", b"")
+def _count(value: bytes | None) -> int:
+    return int(value) if value and value.isdigit() else 0
+
+
+def _ends(run: str, join: str, why: str, attempts: int, keep_ms: int) -> list[effects.Effect]:
+    """Return what a message that will never run means for its fan-in or its run."""
+    error = serializer.dumps(
+        {"kind": "Malformed", "message": why, "step": "", "attempts": attempts + 1}
     )
-    return Settled(stream, entry, run, [effect], why)
+    name, bar, index = join.rpartition("|")
+    if bar:
+        return [effects.part(name, index, error)]
+    return [effects.end(run, RunState.FAILED, error, keep_ms)] if run else []
+
+
+def buried(delivery: Delivery, why: str, keep_ms: int) -> list[effects.Effect]:
+    """Return the effects that keep a malformed delivery for a human and let its run go on."""
+    ends = _ends(delivery.run, delivery.join, why, delivery.attempts, keep_ms)
+    return [dead_letter(delivery, why), *ends]
 
 
 def dead_letter(delivery: Delivery, why: str) -> effects.Effect:

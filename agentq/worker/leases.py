@@ -1,6 +1,7 @@
-"""The process' lease: renewed from a thread of its own, so that a step that blocks the loop for a
-while does not lose it, and stopped when the loop stands still for `hang_timeout`, so that a hung
-process does.
+"""The process' lease, renewed from a thread of its own.
+
+A step that blocks the loop for a while does not lose it; when the loop stands still for
+`hang_timeout` renewing stops, so that a hung process does.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agentq.store.calls import Call
     from agentq.store.client import AsyncStore
     from agentq.timing.deadline import BrokerClock
+    from agentq.worker.hands import Hands
     from agentq.worker.policy import Selection
 
 logger = logging.getLogger(__name__)
@@ -56,28 +57,18 @@ class Pump:
         worker: str,
         pools: Sequence[str],
         selection: Selection,
-        room: Callable[[], int],
-        used: Callable[[], int],
-        deliver: Callable[[str, list[Any]], None],
-        holds: Callable[[bytes, bytes], bool],
+        hands: Hands,
         on_lost: Callable[[], None],
         clock: BrokerClock,
         poll: timedelta,
     ) -> None:
-        """Keep the parts.
-
-        *deliver* gets a pool and a fetched entry; *holds* says of a stream and an entry's id
-        whether they are in the worker's hands.
-        """
+        """Keep the parts; *on_lost* is called when a fetch finds that there is no lease."""
         self._store = store
         self.worker = worker
         """The name that fetches; replaced with the lease."""
         self._pools = pools
         self._selection = selection
-        self._room = room
-        self._used = used
-        self._deliver = deliver
-        self._holds = holds
+        self._hands = hands
         self._on_lost = on_lost
         self._clock = clock
         self._poll = poll.total_seconds()
@@ -127,11 +118,9 @@ class Pump:
 
     def _trip(self) -> tuple[list[_Outgoing], list[tuple[str, int]]]:
         """Choose what goes with the next trip: completions, and fetches as (pool, slots)."""
-        outgoing = [
-            self._outgoing.popleft() for _ in range(min(SEND_MOST, len(self._outgoing)))
-        ]
+        outgoing = [self._outgoing.popleft() for _ in range(min(SEND_MOST, len(self._outgoing)))]
         asked: list[tuple[str, int]] = []
-        room = self._room()
+        room = self._hands.room()
         if self._fetching and self._hungry and room > 0:
             asked = [(pool, min(room, FETCH_MOST)) for pool in self._pools]
         return outgoing, asked
@@ -144,7 +133,10 @@ class Pump:
             self._turn += 1
             quotas = self._selection.quotas(slots, self._turn)
             prefix = self._store.keys.prefix
-            trip.append(calls.fetch(prefix, self.worker, pool, slots, self._used(), quotas))
+            trip.append(calls.fetch(prefix, self.worker, pool, slots, len(self._hands), quotas))
+        if asked:
+            # Before the trip: a wake-up that comes while it is under way must not be forgotten.
+            self._hungry = False
         try:
             replies = await self._store.pipeline(trip)
         except BrokerUnavailable as error:
@@ -152,8 +144,6 @@ class Pump:
             return
         self._pause = 0.0
         fetched = replies[len(replies) - len(asked) :]
-        if asked:
-            self._hungry = False
         for (pool, slots), reply in zip(asked, fetched, strict=True):
             self._take(pool, slots, reply)
         self._check(outgoing, replies)
@@ -181,7 +171,7 @@ class Pump:
             strays = [
                 calls.fail(prefix, lane, stream, entry, after_ms=0, retry=False)
                 for lane, stream, entry in ([] if isinstance(held, Exception) else held)
-                if not self._holds(stream, entry) and (stream, entry) not in fenced
+                if not self._hands.holds(stream, entry) and (stream, entry) not in fenced
             ]
             if strays:
                 await self._store.pipeline(strays)
@@ -210,7 +200,7 @@ class Pump:
         if len(entries) >= slots:
             self._hungry = True
         for entry in entries:
-            self._deliver(pool, entry)
+            self._hands.take(pool, entry)
 
     def _check(self, outgoing: list[_Outgoing], replies: list[Any]) -> None:
         place = 0
@@ -220,7 +210,9 @@ class Pump:
             if reply in (b"ok", b"ended"):
                 continue
             if reply == b"stale":
-                logger.warning("%s: not this worker's any more; its result is refused", ending.task_id)
+                logger.warning(
+                    "%s: not this worker's any more; its result is refused", ending.task_id
+                )
             elif reply == b"late":
                 logger.info("%s: ended behind its run's deadline; refused", ending.task_id)
             elif isinstance(reply, redis.exceptions.ResponseError):

@@ -15,7 +15,7 @@ def handlers(loop: Loop) -> dict[str, Any]:
     """Return the commands, by name."""
 
     def active(_state: Any, **_: Any) -> list[dict[str, Any]]:
-        return [_describe(delivery, loop.hostname) for delivery in loop.active]
+        return [_describe(delivery, loop.hostname) for delivery in loop.hands.active]
 
     def nothing(_state: Any, **_: Any) -> list[dict[str, Any]]:
         return []  # nothing waits in worker memory: no reserved, no scheduled tasks
@@ -25,7 +25,7 @@ def handlers(loop: Loop) -> dict[str, Any]:
         if terminate:
             ids = task_id if isinstance(task_id, list) else [task_id]
             for id_ in ids:
-                loop.call_threadsafe(loop.cancel_task, id_)
+                loop.call_threadsafe(loop.hands.cancel_task, id_)
         return answer
 
     return {"active": active, "reserved": nothing, "scheduled": nothing, "revoke": revoke}
@@ -41,6 +41,10 @@ def _describe(delivery: Delivery, hostname: str) -> dict[str, Any]:
         "hostname": hostname,
         "time_start": delivery.born_ms / 1000,
         "acknowledged": False,
-        "delivery_info": {"routing_key": delivery.pool, "priority": None, "redelivered": delivery.attempts > 0},
+        "delivery_info": {
+            "routing_key": delivery.pool,
+            "priority": None,
+            "redelivered": delivery.attempts > 0,
+        },
         "worker_pid": None,
     }

@@ -50,7 +50,10 @@ def entered(task: Any, request: Request) -> Iterator[None]:
 
 
 def request_of(
-    delivery: Delivery, args: list[Any], kwargs: dict[str, Any], embed: dict[str, Any],
+    delivery: Delivery,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    embed: dict[str, Any],
     hostname: str,
 ) -> dict[str, Any]:
     """Return the request's fields, as Celery's consumer would have put them together."""

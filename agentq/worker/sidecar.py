@@ -7,8 +7,8 @@ something costs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import socket
 import threading
 import time
 from collections import deque
@@ -147,10 +147,8 @@ class Sidecar:
     def _serve(self, dispatcher: Any, heart: Heart, connection: Any) -> None:
         last = time.monotonic()
         while not self._stop.is_set():
-            try:
+            with contextlib.suppress(TimeoutError):
                 connection.drain_events(timeout=0.25)
-            except (TimeoutError, socket.timeout):
-                pass
             self._flush(dispatcher)
             if time.monotonic() - last >= heart.interval:
                 last = time.monotonic()

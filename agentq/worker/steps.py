@@ -14,6 +14,10 @@ from agentq.worker.delivery import Delivery
 from agentq.worker.parts import Parts
 
 
+class RunExpired(DeadlineExceeded):  # noqa: N818 -- a kind of the same
+    """This run's deadline passed; a step may raise `DeadlineExceeded` about another one."""
+
+
 class StepRunner:
     """One per process."""
 
@@ -23,6 +27,7 @@ class StepRunner:
         self._keep_ms = milliseconds(parts.app.settings.runs.keep)
 
     def context(self, delivery: Delivery) -> Context:
+        """Return what the step is given beside its argument."""
         parts = self._parts
         run, keep_ms = delivery.run, self._keep_ms
         cell, prefix = parts.cell, parts.cell.store.keys.prefix
@@ -48,7 +53,8 @@ class StepRunner:
         """Run the step's function within the time it has.
 
         Raises:
-            StepTimeout: the step's own limit; DeadlineExceeded: its run's.
+            StepTimeout: the step's own limit; RunExpired: its run's.
+            CancelledError: somebody cancelled the step; one of its own making is `StepCancelled`.
         """
         step = delivery.task.step
         assert step is not None  # noqa: S101 -- as above
@@ -67,7 +73,7 @@ class StepRunner:
             if not clock.expired():
                 raise
             if step.timeout is None or limit != step.timeout:
-                raise DeadlineExceeded(f"step {step.name!r} ran into its run's deadline") from error
+                raise RunExpired(f"step {step.name!r} ran into its run's deadline") from error
             raise StepTimeout(
                 f"step {step.name!r} did not end within its timeout of {step.timeout}"
             ) from error

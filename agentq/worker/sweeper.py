@@ -1,5 +1,7 @@
-"""What any worker does for the whole cell about twice a second: free the dead's work, move what is
-due, end what is late. Each is one bounded function call; many workers doing it harms nobody.
+"""What any worker does for the whole cell about twice a second.
+
+Free the dead's work, move what is due, end what is late: each is one bounded function call, and
+many workers doing it harms nobody.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs a delivery and turns how it ended into one completion.
 
-    step of a flow          here: its own end, no canvas, no Celery signals on its path
-    async def task          `celery_tasks.AsyncTasks`: Celery's states, hooks, signals on the loop
-    def task                `celery_tasks.ThreadTasks`: Celery's own tracer, in a thread
+step of a flow          here: its own end, no canvas, no Celery signals on its path
+async def task          `celery_tasks.AsyncTasks`: Celery's states, hooks, signals on the loop
+def task                `celery_tasks.ThreadTasks`: Celery's own tracer, in a thread
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Tracer:
         parts.events.succeeded(delivery, result, ran)
         return None
 
-    def _raised(  # noqa: PLR0913 -- the facts of a failure
+    def _raised(
         self, delivery: Delivery, context: Context, place: Place, error: Exception, began: float
     ) -> Again | None:
         step = delivery.task.step
@@ -148,7 +148,8 @@ class Tracer:
     def _backoff(self, base: timedelta, retries: int) -> timedelta:
         """Return base * 2^retries, spread over half to one and a half of it."""
         pause = min(base * 2**retries, _LONGEST_BACKOFF)
-        return pause * (0.5 + self._parts.jitter())
+        spread: timedelta = pause * (0.5 + self._parts.jitter())
+        return spread
 
     def _note(  # noqa: PLR0913 -- the fields of a timeline's entry
         self,
@@ -189,7 +190,7 @@ class Tracer:
         return effects.meta(delivery.id, self._result_ttl_ms, document)
 
     def _failure(self, delivery: Delivery, error: Exception) -> effects.Effect:
-        document = {
+        document: dict[str, Any] = {
             "status": "FAILURE",
             "result": {
                 "exc_type": type(error).__name__,
@@ -238,4 +239,3 @@ def _core() -> str:
 
 def _now() -> bytes:
     return datetime.now(UTC).isoformat().encode()
-

@@ -23,6 +23,7 @@ async def plan(ctx: Context, brief: Brief) -> Plan:
 @aq.step(pool="shared", timeout="3m", retries=2)
 async def execute(ctx: Context, task: Task) -> Reading:
     """Read one document: a claim and its quotation, and the chat model's gloss where asked for."""
+    await ctx.progress(f"reading {task.document.label}")
     return await read_document(ctx, task)
 
 

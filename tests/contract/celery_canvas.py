@@ -78,7 +78,8 @@ def run(options: list[str]) -> dict[str, str]:
             command = [
                 sys.executable, "-m", "pytest", "-c", f"{folder}/pytest.ini", "--rootdir", str(cache),
                 "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-W", "ignore",
-                "-p", "tests.contract.celery_canvas_plugin", "--timeout", "90",
+                "-p", "celery.contrib.pytest", "-p", "tests.contract.celery_canvas_plugin",
+                "--timeout", "90",
                 f"--junitxml={report}",
             ]  # fmt: skip
             targets = [] if any("::" in o for o in options) else ["t/integration/test_canvas.py"]

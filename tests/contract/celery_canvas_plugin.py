@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import celery.contrib.pytest
+import celery.contrib.testing.tasks  # noqa: F401 -- the ping that says the worker is up
 from celery.contrib.testing.app import setup_default_app
 
-from agentq import AgentQ, load_settings
+from agentq import AgentQ
+from agentq.broker import routing
 from agentq.broker.app import CeleryApp
 
+_QUEUE = "celery"
 _OURS = {"broker_url", "result_backend", "task_create_missing_queues"}
 
 
@@ -20,14 +23,10 @@ def create_app(
     *, enable_logging: bool = False, use_trap: bool = False, parameters: Any = None, **config: Any  # noqa: ARG001 -- Celery's fixture gives them
 ) -> Iterator[CeleryApp]:  # fmt: skip
     """Stand in for Celery's own, which makes an app on the configured broker."""
-    settings = load_settings(
-        overrides={
-            # Celery's tests insist on one queue of this name.
-            "pools": {"celery": {"purpose": "shared", "processes": 1}},
-            "worker.stock_pool": "prefork",
-        }
-    )
-    app = AgentQ("celery-tests", settings=settings).celery
+    app = AgentQ("celery-tests", overrides={"worker.stock_pool": "prefork"}).celery
+    # They insist on one queue of this name.
+    app.conf.task_queues = routing.queues([_QUEUE])
+    app.conf.task_default_queue = app.conf.task_default_routing_key = _QUEUE
     app.conf.update({key: value for key, value in config.items() if key not in _OURS})
     # They skip what needs Redis by the setting's text; the backend is ours all the same.
     app.conf.result_backend = "redis://"

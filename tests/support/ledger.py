@@ -26,6 +26,10 @@ class Ledger:
         self.path = path
         path.touch()
 
+    @classmethod
+    def at(cls, path: str) -> Ledger:
+        return cls(Path(path))
+
     def lines(self, beginning: str = "") -> list[str]:
         lines = self.path.read_text().splitlines()
         return [line for line in lines if line.startswith(beginning)]

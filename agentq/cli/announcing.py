@@ -1,0 +1,20 @@
+"""Says that a process is ready: to whoever started it through a pipe, else on the terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import typer
+
+
+def announcer(descriptor: int) -> Callable[[str], None]:
+    """Return what takes the one line; *descriptor* is the pipe's writing end, negative for none."""
+    if descriptor < 0:
+        return typer.echo
+    os.set_inheritable(descriptor, False)  # its end of file tells of this process' death alone
+
+    def announce(line: str) -> None:
+        os.write(descriptor, line.encode() + b"\n")
+
+    return announce

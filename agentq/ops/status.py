@@ -1,0 +1,247 @@
+"""What `agentq status` shows, read from the cell: broker, queues, workers, runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from agentq.broker.routing import LANES
+from agentq.runs.record import RunState
+from agentq.store.client import Store
+
+RUNS_COUNTED = 10_000
+"""The newest runs, whose states are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """The server; memory in bytes, `memory_limit` 0 where there is none."""
+
+    address: str
+    server: str
+    persistence: str
+    """In words: what a crash may cost."""
+    memory: int
+    memory_limit: int
+    connections: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """One pool's lane."""
+
+    pool: str
+    lane: str
+    waiting: int
+    held: int
+    """Handed to workers and not ended."""
+    oldest_ms: int | None
+    """How long the first of the waiting has waited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One worker process, as it reported at its last renewal."""
+
+    name: str
+    pools: tuple[str, ...]
+    pid: int
+    cores: tuple[int, ...]
+    running: int
+    slots: int
+    done: int
+    lease_ms: int
+    """Left of its lease; below 0 it is taken for dead."""
+
+    @property
+    def state(self) -> Literal["up", "lost"]:
+        """Whether it holds its lease."""
+        return "up" if self.lease_ms > 0 else "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellStatus:
+    """A cell at one moment."""
+
+    broker: Broker
+    queues: tuple[Queue, ...]
+    delayed: int
+    dead: int
+    workers: tuple[Worker, ...]
+    runs: dict[str, int]
+    """State -> how many of the newest `RUNS_COUNTED` runs."""
+    runs_known: int
+
+
+def read_status(store: Store) -> CellStatus:
+    """Return the cell's status; some ten commands in three round trips, none that blocks it.
+
+    Raises:
+        BrokerUnavailable: no answer in time.
+    """
+    keys = store.keys
+    info, config, now, lanes, delayed, dead, workers, known, newest = store.pipeline(
+        [
+            ("INFO",),
+            ("CONFIG", "GET", "append*"),
+            ("TIME",),
+            ("SMEMBERS", keys.lanes()),
+            ("ZCARD", keys.delayed()),
+            ("XLEN", keys.dead()),
+            ("ZRANGE", keys.workers(), 0, -1, "WITHSCORES"),
+            ("ZCARD", keys.runs()),
+            ("ZRANGE", keys.runs(), 0, RUNS_COUNTED - 1, "REV"),
+        ]
+    )
+    now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
+    return CellStatus(
+        broker=_broker(store, info, config),
+        queues=_queues(store, [lane.decode() for lane in lanes], now_ms),
+        delayed=delayed,
+        dead=dead,
+        workers=_workers(store, _scored(workers), now_ms),
+        runs=_runs(store, [run.decode() for run in newest]),
+        runs_known=known,
+    )
+
+
+def _broker(store: Store, info: Any, config: Any) -> Broker:
+    facts = _facts(info)
+    version = facts.get("valkey_version") or facts.get("redis_version", "?")
+    name = facts.get("server_name", "redis").capitalize()
+    return Broker(
+        address=str(store.address),
+        server=f"{name} {version}",
+        persistence=_persistence(_pairs(config)),
+        memory=int(facts.get("used_memory", 0)),
+        memory_limit=int(facts.get("maxmemory", 0)),
+        connections=int(facts.get("connected_clients", 0)),
+    )
+
+
+def _persistence(config: dict[str, str]) -> str:
+    if not config:
+        return "unknown: the server does not tell (CONFIG is not allowed)"
+    if config.get("appendonly") != "yes":
+        return "no append-only file: a restart loses what waits"
+    match config.get("appendfsync"):
+        case "always":
+            return "append-only file, fsync always: a crash loses nothing"
+        case "everysec":
+            return "append-only file, fsync every second: a crash may lose two seconds"
+        case other:
+            return f"append-only file, fsync {other}: a crash loses what the system had not written"
+
+
+def _queues(store: Store, lanes: list[str], now_ms: int) -> tuple[Queue, ...]:
+    split = [(pool, lane) for pool, _, lane in (name.rpartition(":") for name in lanes)]
+    split.sort(key=lambda pair: (pair[0], LANES.index(pair[1]) if pair[1] in LANES else 99))
+    streams = [
+        (store.keys.returned(pool, lane), store.keys.stream(pool, lane)) for pool, lane in split
+    ]
+    flat = [stream for pair in streams for stream in pair]
+    lengths = store.pipeline([("XLEN", stream) for stream in flat])
+    groups = store.pipeline([("XINFO", "GROUPS", stream) for stream in flat])
+    heads = store.pipeline(
+        [
+            ("XRANGE", stream, f"({_last_read(group)}", "+", "COUNT", 1)
+            for stream, group in zip(flat, groups, strict=True)
+        ]
+    )
+    found = [
+        (int(length), _held(group), _age(head, now_ms))
+        for length, group, head in zip(lengths, groups, heads, strict=True)
+    ]
+    return tuple(
+        _queue(pool, lane, found[2 * place : 2 * place + 2])
+        for place, (pool, lane) in enumerate(split)
+    )
+
+
+def _queue(pool: str, lane: str, both: list[tuple[int, int, int | None]]) -> Queue:
+    held = sum(part[1] for part in both)
+    ages = [part[2] for part in both if part[2] is not None]
+    return Queue(
+        pool=pool,
+        lane=lane,
+        waiting=sum(part[0] for part in both) - held,
+        held=held,
+        oldest_ms=max(ages, default=None),
+    )
+
+
+def _held(groups: Any) -> int:
+    return 0 if isinstance(groups, Exception) or not groups else int(_pairs(groups[0])["pending"])
+
+
+def _last_read(groups: Any) -> str:
+    unread = "0-0"
+    if isinstance(groups, Exception) or not groups:
+        return unread
+    return _pairs(groups[0])["last-delivered-id"]
+
+
+def _age(head: Any, now_ms: int) -> int | None:
+    if isinstance(head, Exception) or not head:
+        return None
+    return max(0, now_ms - int(head[0][0].split(b"-")[0]))
+
+
+def _workers(store: Store, leases: list[tuple[bytes, float]], now_ms: int) -> tuple[Worker, ...]:
+    names = [name.decode() for name, _ in leases]
+    reports = store.pipeline([("HGET", store.keys.worker(name), "report") for name in names])
+    found = []
+    for name, report, (_, until) in zip(names, reports, leases, strict=True):
+        said = orjson.loads(report) if isinstance(report, bytes) else {}
+        worker = Worker(
+            name=said.get("hostname", name.partition("#")[0]),
+            pools=tuple(said.get("pools", ())),
+            pid=said.get("pid", 0),
+            cores=tuple(said.get("cores", ())),
+            running=said.get("running", 0),
+            slots=said.get("slots", 0),
+            done=said.get("done", 0),
+            lease_ms=int(until) - now_ms,
+        )
+        found.append(worker)
+    return tuple(sorted(found, key=lambda worker: worker.name))
+
+
+def _runs(store: Store, runs: list[str]) -> dict[str, int]:
+    states = store.pipeline([("HGET", store.keys.run(run), "state") for run in runs])
+    counted = Counter(state.decode() for state in states if isinstance(state, bytes))
+    return {state.value: counted[state.value] for state in RunState if counted[state.value]}
+
+
+# -- replies come as lists or maps, by protocol version and client -----------------------------------
+
+
+def _facts(info: Any) -> dict[str, str]:
+    if isinstance(info, dict):
+        return {str(key): str(value) for key, value in info.items()}
+    text = info.decode() if isinstance(info, bytes) else ""
+    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {key: value for key, value in pairs}
+
+
+def _pairs(reply: Any) -> dict[str, str]:
+    if isinstance(reply, Exception):
+        return {}
+    if isinstance(reply, dict):
+        items = reply.items()
+    else:
+        items = zip(reply[::2], reply[1::2], strict=True)
+    return {_text(key): _text(value) for key, value in items}
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _scored(reply: Any) -> list[tuple[bytes, float]]:
+    if reply and isinstance(reply[0], bytes):
+        reply = zip(reply[::2], reply[1::2], strict=True)
+    return [(name, float(score)) for name, score in reply or ()]

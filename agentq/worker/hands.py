@@ -1,0 +1,166 @@
+"""What a worker has in its hands: deliveries that run, from their entry to their ending."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from celery.worker import state as worker_state
+
+from agentq.broker.app import milliseconds
+from agentq.errors import BrokerUnavailable
+from agentq.store import calls
+from agentq.worker.delivery import Delivery, Settled, Unknown, judge
+from agentq.worker.tracer import Tracer, is_async
+
+if TYPE_CHECKING:
+    from agentq.store.calls import Call
+    from agentq.worker.parts import Parts
+
+logger = logging.getLogger(__name__)
+
+PARK_MS = 5000
+"""How long a message that this worker does not know waits before it is handed out again."""
+
+AGAIN_MS = 1000
+"""How long one waits whose step could not be begun because the broker did not answer."""
+
+
+class Hands:
+    """One per worker process; *complete* sends the calls that end a delivery."""
+
+    def __init__(
+        self, *, parts: Parts, slots: int, complete: Callable[[Sequence[Call], str], None]
+    ) -> None:
+        """Keep the parts."""
+        self._parts = parts
+        self._slots = slots
+        self._complete = complete
+        self._tracer = Tracer(parts)
+        self._running: dict[bytes, tuple[asyncio.Task[None], Delivery]] = {}
+        self._runs: defaultdict[str, set[bytes]] = defaultdict(set)
+        self._prefix = parts.cell.store.keys.prefix
+        self._keep_ms = milliseconds(parts.app.settings.runs.keep)
+        self._has_threads = any(map(_needs_thread, parts.app.celery.tasks.values()))
+        self._leaving = False
+
+    def __len__(self) -> int:
+        """Return how many run."""
+        return len(self._running)
+
+    @property
+    def active(self) -> list[Delivery]:
+        """Return what runs."""
+        return [delivery for _, delivery in self._running.values()]
+
+    def room(self) -> int:
+        """Return how many more may be taken."""
+        room = self._slots - len(self._running)
+        if self._has_threads:
+            # Few are held that can not start: another worker may have a thread for them.
+            threads = self._parts.threads
+            room = min(room, 2 * threads.count - threads.used)
+        return room
+
+    def holds(self, stream: bytes, entry: bytes) -> bool:
+        """Whether the entry is in these hands."""
+        return stream + b"|" + entry in self._running
+
+    def take(self, pool: str, entry: list[Any]) -> None:
+        """Take a fetched entry: run it, or end it at once."""
+        app = self._parts.app
+        verdict = judge(entry, pool=pool, tasks=app.celery.tasks, flows=app.flows)
+        match verdict:
+            case Delivery():
+                self._begin(verdict)
+            case Settled(stream, entry_id, run, effects, why):
+                logger.info("ended unstarted: %s", why)
+                end = calls.complete(self._prefix, stream, entry_id, "", self._keep_ms, effects)
+                self._complete([end], run or "message")
+            case Unknown(lane, stream, entry_id, why):
+                logger.warning("handed back for a worker that has it: %s", why)
+                end = calls.fail(
+                    self._prefix, lane, stream, entry_id, after_ms=PARK_MS, retry=False
+                )
+                self._complete([end], why)
+
+    def cancel_run(self, run: str) -> None:
+        """Cancel what runs of a cancelled run."""
+        for key in list(self._runs.get(run, ())):
+            self._running[key][0].cancel()
+
+    def cancel_task(self, task_id: str) -> None:
+        """Cancel a running task by its id."""
+        for task, delivery in list(self._running.values()):
+            if delivery.id == task_id:
+                task.cancel()
+
+    def cancel_all(self) -> None:
+        """Cancel what runs, under a lease that is lost: its endings would be refused."""
+        for task, _ in list(self._running.values()):
+            task.cancel()
+
+    async def leave(self, *, within: float) -> None:
+        """Let go of what still runs: nothing ends, so that the lease's release hands it back."""
+        self._leaving = True
+        tasks = [task for task, _ in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            logger.warning("handing back %d steps", len(tasks))
+            await asyncio.wait(tasks, timeout=within)
+
+    def _begin(self, delivery: Delivery) -> None:
+        self._parts.events.received(delivery)
+        task = asyncio.get_running_loop().create_task(self._work(delivery), name=delivery.id)
+        self._running[delivery.key] = (task, delivery)
+        if delivery.run:
+            self._runs[delivery.run].add(delivery.key)
+
+    async def _work(self, delivery: Delivery) -> None:
+        try:
+            ending = await self._tracer.run(delivery)
+        except asyncio.CancelledError:
+            if self._leaving:
+                return
+            ending = [self._abandoned(delivery)]
+        except BrokerUnavailable as error:
+            logger.warning("%s[%s]: %s; handed back", delivery.task.name, delivery.id, error)
+            ending = [self._again(delivery)]
+        except Exception:
+            logger.exception("%s[%s]: internal error", delivery.task.name, delivery.id)
+            ending = [self._again(delivery)]
+        finally:
+            self._forget(delivery)
+        worker_state.all_total_count[0] += 1
+        worker_state.total_count[delivery.task.name] += 1
+        self._complete(ending, delivery.id)
+
+    def _forget(self, delivery: Delivery) -> None:
+        self._running.pop(delivery.key, None)
+        if delivery.run:
+            keys = self._runs[delivery.run]
+            keys.discard(delivery.key)
+            if not keys:
+                del self._runs[delivery.run]
+
+    def _abandoned(self, delivery: Delivery) -> Call:
+        """Return the end of a step that was cancelled: no effects."""
+        return calls.complete(
+            self._prefix, delivery.stream, delivery.entry, delivery.run, self._keep_ms, []
+        )
+
+    def _again(self, delivery: Delivery) -> Call:
+        lane = f"{delivery.pool}:{delivery.lane}"
+        return calls.fail(
+            self._prefix, lane, delivery.stream, delivery.entry, after_ms=AGAIN_MS, retry=False
+        )
+
+
+def _needs_thread(task: Any) -> bool:
+    if task.name.startswith("celery."):
+        return False
+    return not is_async(task) or (task.step is not None and task.step.kind == "thread")
