@@ -127,6 +127,10 @@ class StepTimeout(AgentQError):
     """One attempt of a step did not end within its `timeout`."""
 
 
+class StepAborted(AgentQError):
+    """A step tried to end its process, or awaited something of its own that was cancelled."""
+
+
 class StaleAttempt(AgentQError):
     """This attempt is no longer the owner of its step; what it writes is refused."""
 

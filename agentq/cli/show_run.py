@@ -86,22 +86,26 @@ def _span(status: RunStatus, attempts: list[Attempt]) -> dict[str, float]:
 
 
 def _timeline(groups: list[Group], began: float) -> Table:
-    table = plain_table("step", ">at", ">waited", ">ran", "where", title="Timeline")
+    table = plain_table("step", ">started", ">waited", ">ran", "where", title="Timeline")
     hosts = {_host(a.worker) for group in groups for a in group.attempts}
     for group in groups:
-        rows = _wide_rows(group) if group.wide else [(a.label, a) for a in group.attempts]
+        rows = _wide_rows(group) if group.wide else _rows(group)
         for label, what in rows:
             first = what if isinstance(what, Attempt) else what.attempts[0]
             table.add_row(
                 label,
-                f"+{seconds(first.start - began)}",
+                f"{seconds(first.start - began)}",
                 _figure(what.waited),
                 _figure(what.ran),
-                _where(what, with_host=len(hosts) > 1),
+                _where(what, with_host=len(hosts) > 1, said=group.wide),
             )
     if any(group.wide for group in groups):
-        table.caption, table.caption_justify = "a / b / c: least, median, most", "left"
+        table.caption, table.caption_justify = "a/b/c: least, median, most", "left"
     return table
+
+
+def _rows(group: Group) -> list[tuple[str, Attempt | Group]]:
+    return [(attempt.label, attempt) for attempt in group.attempts]
 
 
 def _wide_rows(group: Group) -> list[tuple[str, Attempt | Group]]:
@@ -114,13 +118,13 @@ def _wide_rows(group: Group) -> list[tuple[str, Attempt | Group]]:
     ]
 
 
-def _where(what: Attempt | Group, *, with_host: bool) -> str:
+def _where(what: Attempt | Group, *, with_host: bool, said: bool) -> str:
     if isinstance(what, Group):
         return ", ".join(sorted({_place(a, with_host=with_host) for a in what.attempts}))
     attempt = f", attempt {what.attempt}" if what.attempt > 1 else ""
-    said = f": {what.said}" if what.said else ""
+    doing = f": {escape(what.said)}" if said and what.said else ""
     error = f" [red]{what.state}: {escape(what.error)}[/red]" if what.error else ""
-    return f"{_place(what, with_host=with_host)}{attempt}{escape(said)}{error}"
+    return f"{_place(what, with_host=with_host)}{attempt}{doing}{error}"
 
 
 def _place(attempt: Attempt, *, with_host: bool) -> str:
@@ -137,8 +141,8 @@ def _figure(figure: float | Spread) -> str:
         return seconds(figure)
     three = (figure.least, figure.middle, figure.most)
     if figure.most < 1000:  # noqa: PLR2004 -- a second
-        return " / ".join(f"{ms:.0f}" for ms in three) + " ms"
-    return " / ".join(f"{ms / 1000:.2f}" for ms in three) + " s"
+        return "/".join(f"{ms:.0f}" for ms in three) + " ms"
+    return "/".join(f"{ms / 1000:.2f}" for ms in three) + " s"
 
 
 def _shares(costs: dict[str, float]) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rich.table import Table
 
 
@@ -12,5 +14,7 @@ def plain_table(*heads: str, title: str | None = None) -> Table:
         pad_edge=False, padding=(0, 2, 0, 0),
     )  # fmt: skip
     for head in heads:
-        table.add_column(head.lstrip(">"), justify="right" if head.startswith(">") else "left")
+        figures = head.startswith(">")
+        justify: Literal["left", "right"] = "right" if figures else "left"
+        table.add_column(head.lstrip(">"), justify=justify, no_wrap=figures)
     return table

@@ -32,9 +32,11 @@ from celery.exceptions import (
 from celery.worker import state as worker_state
 
 from agentq.broker import outbox
+from agentq.errors import WorkerLost
 from agentq.worker.again import Again
 from agentq.worker.delivery import Delivery, dead_letter
 from agentq.worker.requests import entered, request_of
+from agentq.worker.steps import contained
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,11 +76,34 @@ class _CeleryTasks:
             store_result=not ignore, state=states.REVOKED,
         )  # fmt: skip
         signals.task_revoked.send(
-            sender=delivery.task, request=request, terminated=False, signum=None,
+            sender=delivery.task, request=request, terminated=why == "terminated", signum=None,
             expired=why == "expired",
         )  # fmt: skip
         self._parts.events.revoked(delivery, expired=why == "expired")
         logger.info("%s[%s]: %s", delivery.task.name, delivery.id, why)
+
+    def end_terminated(self, delivery: Delivery) -> None:
+        """End a task that ran and was cancelled by remote control."""
+        request = self._request(delivery)
+        with outbox.scope(delivery.outbox):
+            self._end_refused(delivery, request, "terminated")
+
+    def end_lost(self, delivery: Delivery) -> None:
+        """Fail a task whose workers died too often while they ran it, without running it again."""
+        request = self._request(delivery)
+        ignore = get_actual_ignore_result(delivery.task, request)
+        error = WorkerLost(f"its worker died {delivery.attempts} times while it ran")
+        with outbox.scope(delivery.outbox):
+            delivery.task.backend.mark_as_failure(
+                delivery.id, error, request=request, store_result=not ignore
+            )
+        delivery.outbox.effects.append(dead_letter(delivery, str(error)))
+        self._parts.events.failed(delivery, error)
+        logger.error("%s[%s]: %s; given up", delivery.task.name, delivery.id, error)
+
+    def _request(self, delivery: Delivery) -> Request:
+        args, kwargs, embed = delivery.arguments()
+        return Request(request_of(delivery, args, kwargs, embed, self._parts.hostname))
 
     def _rejected(self, delivery: Delivery, error: Reject) -> Again | None:
         if error.requeue:
@@ -173,6 +198,9 @@ class AsyncTasks(_CeleryTasks):
         except Retry as error:
             state, value = states.RETRY, error
             self._failed(delivery, request, states.RETRY, error)
+        except asyncio.CancelledError:
+            state = states.REVOKED
+            raise
         except Exception as error:  # noqa: BLE001 -- whatever a task raises is its outcome
             state, value = states.FAILURE, error
             delivery.outbox.effects.clear()
@@ -197,12 +225,13 @@ class AsyncTasks(_CeleryTasks):
         limit = min((seconds for seconds in (hard, soft) if seconds), default=None)
         clock = asyncio.timeout(limit)
         try:
-            async with clock:
-                if task.step is not None:
-                    context = self._steps.context(delivery)
-                    return await self._steps.call(delivery, context, args)
-                function = getattr(task, "_orig_run", None) or task.run
-                return await function(*args, **kwargs)
+            with contained():
+                async with clock:
+                    if task.step is not None:
+                        context = self._steps.context(delivery)
+                        return await self._steps.call(delivery, context, args)
+                    function = getattr(task, "_orig_run", None) or task.run
+                    return await function(*args, **kwargs)
         except TimeoutError as error:
             if not clock.expired():
                 self._autoretry(task, error)
@@ -284,9 +313,7 @@ class AsyncTasks(_CeleryTasks):
         self, delivery: Delivery, state: str, value: Any, args: Sequence[Any], kwargs: Any
     ) -> None:
         task = delivery.task
-        if state not in (states.RETRY, states.REJECTED, states.IGNORED) and task_has_custom(
-            task, "after_return"
-        ):
+        if state in (states.SUCCESS, states.FAILURE) and task_has_custom(task, "after_return"):
             einfo = ExceptionInfo() if state == states.FAILURE else None
             self._hook(task.after_return, state, value, delivery.id, args, kwargs, einfo)
         if signals.task_postrun.receivers:

@@ -72,7 +72,13 @@ class Hands:
     def take(self, pool: str, entry: list[Any]) -> None:
         """Take a fetched entry: run it, or end it at once."""
         app = self._parts.app
-        verdict = judge(entry, pool=pool, tasks=app.celery.tasks, flows=app.flows)
+        verdict = judge(
+            entry,
+            pool=pool,
+            tasks=app.celery.tasks,
+            flows=app.flows,
+            keep_ms=self._keep_ms,
+        )
         match verdict:
             case Delivery():
                 self._begin(verdict)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from agentq.broker.app import call_arguments, milliseconds
 from agentq.broker.context import Context
-from agentq.errors import DeadlineExceeded, StepTimeout
+from agentq.errors import DeadlineExceeded, StepAborted, StepTimeout
 from agentq.store import calls, effects
 from agentq.timing.deadline import shortest
 from agentq.worker.delivery import Delivery
@@ -16,6 +18,24 @@ from agentq.worker.parts import Parts
 
 class RunExpired(DeadlineExceeded):  # noqa: N818 -- a kind of the same
     """This run's deadline passed; a step may raise `DeadlineExceeded` about another one."""
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Turn what would end the loop, or pass for a cancel from outside, into an outcome.
+
+    Raises:
+        StepAborted: for `SystemExit`, `KeyboardInterrupt`, and a cancel that nobody asked for.
+    """
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise StepAborted(f"{type(error).__name__}: {error}") from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise StepAborted("CancelledError: it awaited something that was cancelled") from error
 
 
 class StepRunner:
@@ -54,7 +74,8 @@ class StepRunner:
 
         Raises:
             StepTimeout: the step's own limit; RunExpired: its run's.
-            CancelledError: somebody cancelled the step; one of its own making is `StepCancelled`.
+            StepAborted: it tried to end the process, or awaited what it had cancelled itself.
+            asyncio.CancelledError: the step was cancelled from outside.
         """
         step = delivery.task.step
         assert step is not None  # noqa: S101 -- as above
@@ -63,12 +84,13 @@ class StepRunner:
         arguments = call_arguments(step, context, args)
         clock = asyncio.timeout(limit.total_seconds() if limit is not None else None)
         try:
-            async with clock:
-                if step.kind == "async":
-                    return await step.function(*arguments)
-                if step.kind == "cpu":
-                    return await self._parts.processes.run(delivery.task, arguments)
-                return await self._parts.threads.run(step.function, *arguments)
+            with contained():
+                async with clock:
+                    if step.kind == "async":
+                        return await step.function(*arguments)
+                    if step.kind == "cpu":
+                        return await self._parts.processes.run(delivery.task, arguments)
+                    return await self._parts.threads.run(step.function, *arguments)
         except TimeoutError as error:
             if not clock.expired():
                 raise

@@ -14,21 +14,23 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from celery.exceptions import TaskRevokedError
+
 from agentq.broker import serializer
 from agentq.broker.app import milliseconds
 from agentq.broker.context import Context
 from agentq.broker.envelope import Malformed
 from agentq.broker.publisher import staging
-from agentq.errors import DeadlineExceeded, RunError
+from agentq.errors import RunError
 from agentq.flows.compiler import Place
 from agentq.outcome import Err
 from agentq.store import calls, effects
 from agentq.worker.again import Again
 from agentq.worker.celery_tasks import AsyncTasks, ThreadTasks
-from agentq.worker.delivery import Delivery, dead_letter
+from agentq.worker.delivery import Delivery, buried
 from agentq.worker.parts import Parts
 from agentq.worker.requests import bare_request, entered
-from agentq.worker.steps import StepRunner
+from agentq.worker.steps import RunExpired, StepRunner
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class Tracer:
         self._parts = parts
         self._prefix = parts.cell.store.keys.prefix
         self._keep_ms = milliseconds(parts.app.settings.runs.keep)
+        self._limit = parts.app.settings.broker.delivery_limit
         self._result_ttl_ms = milliseconds(parts.app.settings.broker.result_ttl)
         self._steps = StepRunner(parts)
         self._async_tasks = AsyncTasks(parts, self._steps)
@@ -56,17 +59,39 @@ class Tracer:
             asyncio.CancelledError: it was cancelled; its message is still this worker's.
         """
         try:
-            if delivery.task.step is not None and "flow" in delivery.envelope.ours:
+            if self._is_flow_step(delivery):
                 again = await self._flow_step(delivery)
+            elif delivery.attempts >= self._limit:
+                again = self._async_tasks.end_lost(delivery)
             elif is_async(delivery.task):
                 again = await self._async_tasks.run(delivery)
             else:
                 again = await self._thread_tasks.run(delivery)
         except Malformed as error:
             again = None
-            delivery.outbox.effects[:] = [dead_letter(delivery, str(error))]
+            delivery.outbox.effects[:] = buried(delivery, str(error), self._keep_ms)
             logger.warning("%s[%s]: dead letter: %s", delivery.task.name, delivery.id, error)
         return self._calls(delivery, again)
+
+    def terminated(self, delivery: Delivery) -> list[calls.Call]:
+        """Return the calls that end a delivery which was cancelled by remote control.
+
+        It ends by raising: its chain, chord or run goes on with that, and does not wait for ever.
+        """
+        delivery.outbox.effects.clear()
+        delivery.outbox.staged.clear()
+        if self._is_flow_step(delivery):
+            place = Place.of(delivery.envelope.ours, delivery.id)
+            context = self._steps.context(delivery)
+            error = TaskRevokedError("terminated")
+            self._raised(delivery, context, place, error, time.monotonic())
+        else:
+            self._async_tasks.end_terminated(delivery)
+        return self._calls(delivery, None)
+
+    @staticmethod
+    def _is_flow_step(delivery: Delivery) -> bool:
+        return delivery.task.step is not None and "flow" in delivery.envelope.ours
 
     def _calls(self, delivery: Delivery, again: Again | None) -> list[calls.Call]:
         box = delivery.outbox
@@ -99,12 +124,13 @@ class Tracer:
         args, _, _ = delivery.arguments()
         args = await parts.joins.resolved(delivery, args)
         try:
-            delivery.deadline.check(started_ms, f"step {step.name!r}")
+            if delivery.deadline.passed(started_ms):
+                raise RunExpired(f"step {step.name!r} came behind its run's deadline")
             with entered(delivery.task, bare_request(_request_fields(delivery, parts.hostname))):
                 value = await self._steps.call(delivery, context, args)
             result = step.encode(value)
             parts.app.compiler.ended(graph, place, result, delivery.outbox)
-        except DeadlineExceeded as error:
+        except RunExpired as error:
             # The completion finds the deadline passed as well and ends the run as expired.
             logger.info("%s[%s]: %s", step.name, delivery.id, error)
             delivery.outbox.effects.clear()
@@ -126,7 +152,7 @@ class Tracer:
         started_ms = self._parts.clock.now_ms(began)
         delivery.outbox.effects.clear()
         delivery.outbox.staged.clear()
-        retryable = not isinstance(error, RunError)
+        retryable = not isinstance(error, RunError | TaskRevokedError)
         if retryable and delivery.retries < step.retries:
             after = self._backoff(step.backoff, delivery.retries)
             self._note(delivery, context, "retry", started_ms, ran, error, after)
