@@ -15,13 +15,13 @@ from agentq.errors import DefinitionError, UnknownFlow
 from agentq.flows.compiler import Compiler, Place
 from agentq.flows.flow import Flow
 from agentq.flows.graph import COLLECT, graph_of
-from agentq.outcome import Err
+from agentq.outcome import Err, Outcome
 from agentq.runs.handle import RunHandle
 from agentq.settings import Settings
 from agentq.store.client import AsyncStore
 
 
-async def _collect(outcomes: list[Any]) -> list[Any]:
+async def _collect(outcomes: list[Outcome]) -> list[Outcome]:
     """Return the outcomes of an `each()` that nothing follows."""
     return outcomes
 

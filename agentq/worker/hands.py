@@ -45,6 +45,7 @@ class Hands:
         self._prefix = parts.cell.store.keys.prefix
         self._keep_ms = milliseconds(parts.app.settings.runs.keep)
         self._has_threads = any(map(_needs_thread, parts.app.celery.tasks.values()))
+        self._terminated: set[bytes] = set()
         self._leaving = False
 
     def __len__(self) -> int:
@@ -102,6 +103,7 @@ class Hands:
         """Cancel a running task by its id."""
         for task, delivery in list(self._running.values()):
             if delivery.id == task_id:
+                self._terminated.add(delivery.key)
                 task.cancel()
 
     def cancel_all(self) -> None:
@@ -132,13 +134,13 @@ class Hands:
         except asyncio.CancelledError:
             if self._leaving:
                 return
-            ending = [self._abandoned(delivery)]
+            ending = self._cancelled(delivery)
         except BrokerUnavailable as error:
             logger.warning("%s[%s]: %s; handed back", delivery.task.name, delivery.id, error)
             ending = [self._again(delivery)]
         except Exception:
             logger.exception("%s[%s]: internal error", delivery.task.name, delivery.id)
-            ending = [self._again(delivery)]
+            ending = [self._charged(delivery)]
         finally:
             self._forget(delivery)
         worker_state.all_total_count[0] += 1
@@ -147,16 +149,29 @@ class Hands:
 
     def _forget(self, delivery: Delivery) -> None:
         self._running.pop(delivery.key, None)
+        self._terminated.discard(delivery.key)
         if delivery.run:
             keys = self._runs[delivery.run]
             keys.discard(delivery.key)
             if not keys:
                 del self._runs[delivery.run]
 
-    def _abandoned(self, delivery: Delivery) -> Call:
-        """Return the end of a step that was cancelled: no effects."""
-        return calls.complete(
-            self._prefix, delivery.stream, delivery.entry, delivery.run, self._keep_ms, []
+    def _cancelled(self, delivery: Delivery) -> list[Call]:
+        """Return the end of a step that was cancelled: no effects where its run is over."""
+        if delivery.key in self._terminated:
+            return self._tracer.terminated(delivery)
+        return [
+            calls.complete(
+                self._prefix, delivery.stream, delivery.entry, delivery.run, self._keep_ms, []
+            )
+        ]
+
+    def _charged(self, delivery: Delivery) -> Call:
+        """Return what hands a delivery out again that we could not run: a few times, not for ever."""
+        lane = f"{delivery.pool}:{delivery.lane}"
+        limit = self._parts.app.settings.broker.delivery_limit
+        return calls.died(
+            self._prefix, lane, delivery.stream, delivery.entry, limit=limit, keep_ms=self._keep_ms
         )
 
     def _again(self, delivery: Delivery) -> Call:

@@ -19,8 +19,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import redis.exceptions
-
 from agentq.errors import BrokerUnavailable
 from agentq.store import calls
 
@@ -215,6 +213,6 @@ class Pump:
                 )
             elif reply == b"late":
                 logger.info("%s: ended behind its run's deadline; refused", ending.task_id)
-            elif isinstance(reply, redis.exceptions.ResponseError):
+            elif isinstance(reply, Exception):
                 # Not sent again: the server answered, and would answer the same.
                 logger.error("%s: completion refused: %s", ending.task_id, reply)

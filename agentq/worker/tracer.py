@@ -62,7 +62,8 @@ class Tracer:
             if self._is_flow_step(delivery):
                 again = await self._flow_step(delivery)
             elif delivery.attempts >= self._limit:
-                again = self._async_tasks.end_lost(delivery)
+                again = None
+                self._async_tasks.end_lost(delivery)
             elif is_async(delivery.task):
                 again = await self._async_tasks.run(delivery)
             else:
@@ -125,7 +126,7 @@ class Tracer:
         args = await parts.joins.resolved(delivery, args)
         try:
             if delivery.deadline.passed(started_ms):
-                raise RunExpired(f"step {step.name!r} came behind its run's deadline")
+                raise RunExpired(f"{step.name!r} came behind its run's deadline")  # noqa: TRY301
             with entered(delivery.task, bare_request(_request_fields(delivery, parts.hostname))):
                 value = await self._steps.call(delivery, context, args)
             result = step.encode(value)

@@ -1,0 +1,38 @@
+# make demo [ARGS=--once]   the worked example, everything included
+# make test [ARGS=...]      all tests
+# make check                lint, format, types, import contracts
+# make bench [ARGS=...]     plain Celery beside agentq on this machine
+#
+# Everything is installed into .venv, once; nothing is written outside of this folder but the user's
+# own state (~/.local/state/agentq, ~/.cache/agentq) and temporary files.
+
+PYTHON ?= python3
+ARGS   ?=
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test check bench clean
+.DELETE_ON_ERROR:
+
+demo: $(STAMP)
+	@$(BIN)/agentq demo $(ARGS)
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+check: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-timings --no-logo
+
+bench: $(STAMP)
+	@$(BIN)/agentq bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(STAMP): pyproject.toml .ci/install
+	@.ci/install $(PYTHON) $(VENV)
+	@touch $@
