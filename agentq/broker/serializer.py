@@ -22,7 +22,11 @@ from agentq.errors import InvalidArgument
 NAME = "agentq"
 CONTENT_TYPE = "application/json"
 _OPTIONS = (
-    orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATETIME
+    orjson.OPT_NON_STR_KEYS
+    | orjson.OPT_SERIALIZE_NUMPY
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    # A group of a generator is a list subclass whose own storage is empty: orjson would see no tasks.
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
 
 
@@ -37,7 +41,7 @@ def _default(value: Any) -> Any:
         return {"__type__": "time", "__value__": value.isoformat()}
     if isinstance(value, Decimal):
         return {"__type__": "decimal", "__value__": str(value)}
-    if isinstance(value, set | frozenset | tuple):
+    if isinstance(value, list | set | frozenset | tuple):
         return list(value)
     if isinstance(value, dict):  # Celery's Signature is a dict
         return dict(value)
@@ -46,8 +50,9 @@ def _default(value: Any) -> Any:
     for method in ("__json__", "to_json"):
         if convert := getattr(value, method, None):
             return convert()
-    if isinstance(value, str | list):  # lazy strings, UserString-like
-        return value.__class__.__base__(value) if value.__class__.__base__ else value
+    for plain in (str, int, float):
+        if isinstance(value, plain):
+            return plain(value)
     raise TypeError(f"{type(value).__name__} can not be sent as JSON: {value!r:.100}")
 
 

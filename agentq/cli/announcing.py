@@ -12,7 +12,8 @@ def announcer(descriptor: int) -> Callable[[str], None]:
     """Return what takes the one line; *descriptor* is the pipe's writing end, negative for none."""
     if descriptor < 0:
         return typer.echo
-    os.set_inheritable(descriptor, False)  # its end of file tells of this process' death alone
+    # Its end of file then tells of this process' death, not of its children's.
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 -- positional only
 
     def announce(line: str) -> None:
         os.write(descriptor, line.encode() + b"\n")

@@ -30,9 +30,9 @@ def bench(
 
     Example: agentq bench drain fanin --json > bench.json
     """
-    from agentq.ops.bench import as_json as rows_as_json  # noqa: PLC0415
-    from agentq.ops.bench import render, run_bench  # noqa: PLC0415
-    from agentq.ops.bench.systems import SYSTEMS  # noqa: PLC0415
+    from agentq.ops.bench import as_json as rows_as_json
+    from agentq.ops.bench import render, run_bench
+    from agentq.ops.bench.systems import SYSTEMS
 
     rows = run_bench(
         tests or ["all"],

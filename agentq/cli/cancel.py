@@ -18,13 +18,13 @@ def cancel(
 
     Example: agentq cancel 1f6c0d9a4b3e4c6f8a7d5e2b1c0f9e8d
     """
-    from agentq.ops.application import any_app  # noqa: PLC0415
+    from agentq.ops.application import any_app
 
     handle = any_app(app).run(run)
     ended = handle.cancel()
     state = handle.status().state.value
     if as_json:
-        import orjson  # noqa: PLC0415
+        import orjson
 
         typer.echo(orjson.dumps({"run": run, "cancelled": ended, "state": state}).decode())
     else:

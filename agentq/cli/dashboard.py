@@ -24,10 +24,10 @@ def dashboard(
 
     Example: agentq dashboard -A myproject.flows:aq --port 5556
     """
-    from agentq.cli.announcing import announcer  # noqa: PLC0415
-    from agentq.dashboard.command import serve  # noqa: PLC0415
-    from agentq.host.parent import end_with_parent  # noqa: PLC0415
-    from agentq.ops.application import any_app  # noqa: PLC0415
+    from agentq.cli.announcing import announcer
+    from agentq.dashboard.command import serve
+    from agentq.host.parent import end_with_parent
+    from agentq.ops.application import any_app
 
     if parent:
         end_with_parent(parent)

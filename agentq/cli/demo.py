@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from agentq.ops.demo import Outcome
+    from agentq.runs.record import RunEvent
 
 
 def demo(
@@ -41,78 +43,77 @@ def demo(
 
     Example: agentq demo --docs ~/notes "what did we decide about backups?"
     """
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
-    from agentq.cli.told_to_end import ending_in_order  # noqa: PLC0415
-    from agentq.ops.demo import Question, ask, installation  # noqa: PLC0415
+    from agentq.cli.told_to_end import ending_in_order
+    from agentq.ops.demo import Question, ask, installation
 
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, highlight=False)
     asked = Question(text=question, docs=docs)
-    with ending_in_order(), installation(say=_said(console), dashboard=dashboard) as up:
-        outcome = _with_progress(console, lambda seen: ask(asked, up=up, on_event=seen))
-        if as_json:
-            _print_json(outcome)
-        else:
-            _print(console, outcome)
-        for line in up.missing:
-            console.print(f"[yellow]Missing:[/yellow] {line}", highlight=False)
-        if not once:
-            console.print("Everything stays up until Ctrl-C.")
-            while True:
-                up.round(1.0)
-    if once:
-        console.print("Ended; nothing is left running.")
+
+    def say(line: str) -> None:
+        console.print(line, style="dim", markup=False, soft_wrap=True)
+
+    with ending_in_order():
+        with installation(asked, say=say, dashboard=dashboard) as up:
+            outcome = _with_progress(console, lambda seen: ask(asked, up=up, on_event=seen))
+            if as_json:
+                _print_json(outcome)
+            else:
+                _print(console, outcome)
+            for line in up.missing:
+                console.print(f"Missing: {line}", style="yellow", markup=False)
+            if not once:
+                _stay(console, up.dashboard_address, lambda: up.round(1.0))
+        console.print("Ended; nothing is left running.", style="dim")
 
 
-def _said(console):  # type: ignore[no-untyped-def]
-    return lambda line: console.print(
-        line, style="dim", highlight=False, markup=False, soft_wrap=True
-    )
+def _stay(console: Console, dashboard: str | None, watch: Callable[[], None]) -> None:
+    if dashboard:
+        console.print(f"\nFlower: {dashboard}")
+    console.print("Everything stays up until Ctrl-C.")
+    while True:
+        watch()
 
 
-def _with_progress(console, run):  # type: ignore[no-untyped-def]
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _with_progress(
+    console: Console, run: Callable[[Callable[[RunEvent], None]], Outcome]
+) -> Outcome:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("plan", total=None)
-        steps = 0
+        task = bar.add_task("listing the documents", total=None)
+        ended = 0
 
-        def seen(event):  # type: ignore[no-untyped-def]
-            nonlocal steps
-            data = event.data
+        def seen(event: RunEvent) -> None:
+            nonlocal ended
             if event.kind == "progress":
-                bar.update(task, description=data["message"])
+                bar.update(task, description=event.data["message"])
             elif event.kind == "fanout":
-                bar.update(task, total=data["width"] + 3, description="reading documents")
+                bar.update(task, total=ended + event.data["width"] + 2)  # review, remember
             elif event.kind == "step":
-                steps += 1
-                bar.update(task, completed=steps)
+                ended += 1
+                bar.update(task, completed=ended)
 
         return run(seen)
 
 
 def _print(console: Console, outcome: Outcome) -> None:
-    from rich.markdown import Markdown  # noqa: PLC0415
+    from rich.markdown import Markdown
 
-    from agentq.cli.show_run import print_run  # noqa: PLC0415
+    from agentq.cli.show_run import print_run
 
     console.print(Markdown(outcome.markdown))
-    console.print()
     print_run(console, outcome.status, outcome.events)
     report = outcome.report
     console.print(f"Notes: {report.reused} of {report.read} reused from an earlier run.")
 
 
 def _print_json(outcome: Outcome) -> None:
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from agentq.cli.show_run import run_as_json  # noqa: PLC0415
+    from agentq.cli.show_run import run_as_json
 
     body = {
         "report": outcome.report.model_dump(mode="json"),

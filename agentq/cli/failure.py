@@ -16,7 +16,7 @@ def report(error: AgentQError, *, as_json: bool) -> int:
     the error's own fields (durations in seconds) beside them.
     """
     if as_json:
-        import orjson  # noqa: PLC0415 -- only here
+        import orjson
 
         fields = {
             key: _plain(value) for key, value in vars(error).items() if not key.startswith("_")

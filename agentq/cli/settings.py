@@ -22,21 +22,21 @@ def settings(
 
     Example: agentq settings worker
     """
-    import dataclasses  # noqa: PLC0415
+    import dataclasses
 
-    from agentq.settings import explain, load_settings  # noqa: PLC0415
+    from agentq.settings import explain, load_settings
 
     found = [
         one for one in explain(load_settings()) if prefix is None or one.key.startswith(prefix)
     ]
     if as_json:
-        import orjson  # noqa: PLC0415
+        import orjson
 
         typer.echo(orjson.dumps([dataclasses.asdict(one) for one in found]).decode())
         return
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
-    from agentq.cli.tables import plain_table  # noqa: PLC0415
+    from agentq.cli.tables import plain_table
 
     table = plain_table("setting", "value", "unit", "from", "what it is")
     for one in found:

@@ -29,7 +29,7 @@ def status(
 
     Example: agentq status --json | jq '.queues[] | select(.waiting > 1000)'
     """
-    from agentq.ops.application import any_app  # noqa: PLC0415
+    from agentq.ops.application import any_app
 
     aq = any_app(app)
     if run is not None:
@@ -39,10 +39,10 @@ def status(
 
 
 def _show_run(aq: AgentQ, run_id: str, *, as_json: bool) -> None:
-    import orjson  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
+    import orjson
+    from rich.console import Console
 
-    from agentq.cli.show_run import print_run, run_as_json  # noqa: PLC0415
+    from agentq.cli.show_run import print_run, run_as_json
 
     handle = aq.run(run_id)
     found, events = handle.status(), handle.history()
@@ -56,15 +56,15 @@ def _show_run(aq: AgentQ, run_id: str, *, as_json: bool) -> None:
 
 
 def _show_cell(aq: AgentQ, *, as_json: bool) -> None:
-    from agentq.ops.status import read_status  # noqa: PLC0415
+    from agentq.ops.status import read_status
 
     found = read_status(aq.store)
     if as_json:
-        import orjson  # noqa: PLC0415
+        import orjson
 
         typer.echo(orjson.dumps(found).decode())
         return
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
     _print_cell(Console(highlight=False), found)
 
@@ -86,8 +86,8 @@ def _print_cell(console: Console, found: CellStatus) -> None:
 
 
 def _print_queues(console: Console, found: CellStatus) -> None:
-    from agentq.cli.show_run import seconds  # noqa: PLC0415
-    from agentq.cli.tables import plain_table  # noqa: PLC0415
+    from agentq.cli.show_run import seconds
+    from agentq.cli.tables import plain_table
 
     console.print(f"[bold]Queues[/bold] {found.delayed} delayed, {found.dead} dead letters")
     if not found.queues:
@@ -100,8 +100,8 @@ def _print_queues(console: Console, found: CellStatus) -> None:
 
 
 def _print_workers(console: Console, found: CellStatus) -> None:
-    from agentq.cli.tables import plain_table  # noqa: PLC0415
-    from agentq.host.topology import format_cores  # noqa: PLC0415
+    from agentq.cli.tables import plain_table
+    from agentq.host.topology import format_cores
 
     if not found.workers:
         console.print("[bold]Workers[/bold] none: agentq worker --pool shared -A MODULE:NAME")

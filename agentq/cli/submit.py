@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentq.runs.handle import RunHandle
 
 
-def submit(  # noqa: PLR0913 -- a command's options
+def submit(
     flow: Annotated[str, typer.Argument(help="The flow's name in your app.")],
     argument: Annotated[
         str | None,
@@ -35,10 +35,10 @@ def submit(  # noqa: PLR0913 -- a command's options
 ) -> None:
     """Submit a run and print its id; with --wait its result.
 
-    Example: agentq submit research '{"question": "what is new?"}' --deadline 2m --wait -A tasks.research
+    Example: agentq submit research '{"question": "what is new?"}' --deadline 2m --wait
     """
-    from agentq.clock import parse_duration  # noqa: PLC0415
-    from agentq.ops.application import load_app  # noqa: PLC0415
+    from agentq.clock import parse_duration
+    from agentq.ops.application import load_app
 
     value = _value(argument)
     if deadline is not None:
@@ -61,7 +61,7 @@ def submit(  # noqa: PLR0913 -- a command's options
 
 
 def _value(argument: str | None) -> Any:
-    import orjson  # noqa: PLC0415
+    import orjson
 
     if argument is None:
         return None
@@ -75,7 +75,7 @@ def _value(argument: str | None) -> Any:
 
 
 def _print_result(run: RunHandle, *, as_json: bool) -> None:
-    from agentq.broker.serializer import dumps  # noqa: PLC0415
+    from agentq.broker.serializer import dumps
 
     result = dumps(run.result())
     if as_json:
@@ -85,6 +85,6 @@ def _print_result(run: RunHandle, *, as_json: bool) -> None:
 
 
 def _print(body: object) -> None:
-    import orjson  # noqa: PLC0415
+    import orjson
 
     typer.echo(orjson.dumps(body).decode())

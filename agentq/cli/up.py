@@ -29,11 +29,11 @@ def up(
 
     Example: agentq up -A myproject.flows:aq --models
     """
-    from agentq.cli.told_to_end import ending_in_order  # noqa: PLC0415
-    from agentq.errors import SettingsError  # noqa: PLC0415
-    from agentq.ops.application import load_app  # noqa: PLC0415
-    from agentq.ops.up import Parts, Up  # noqa: PLC0415
-    from agentq.settings import load_settings  # noqa: PLC0415
+    from agentq.cli.told_to_end import ending_in_order
+    from agentq.errors import SettingsError
+    from agentq.ops.application import load_app
+    from agentq.ops.up import Parts, Up
+    from agentq.settings import load_settings
 
     named = app or load_settings().app
     settings = load_app(named).settings if named else load_settings()

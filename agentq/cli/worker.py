@@ -9,7 +9,7 @@ import typer
 from agentq.cli.options import Announce, App, Parent
 
 
-def worker(  # noqa: PLR0913 -- a command's options
+def worker(
     pool: Annotated[
         str, typer.Option("--pool", metavar="NAME[,NAME]", help="The pools it works for.")
     ],
@@ -41,11 +41,11 @@ def worker(  # noqa: PLR0913 -- a command's options
 
     Example: agentq worker --pool shared --index 1 -A myproject.flows:aq
     """
-    from agentq.cli.announcing import announcer  # noqa: PLC0415
-    from agentq.host.parent import end_with_parent  # noqa: PLC0415
-    from agentq.host.topology import parse_cores  # noqa: PLC0415
-    from agentq.ops.application import load_app  # noqa: PLC0415
-    from agentq.ops.worker_process import WorkerOptions, become_worker  # noqa: PLC0415
+    from agentq.cli.announcing import announcer
+    from agentq.host.parent import end_with_parent
+    from agentq.host.topology import parse_cores
+    from agentq.ops.application import load_app
+    from agentq.ops.worker_process import WorkerOptions, become_worker
 
     if parent:
         end_with_parent(parent)

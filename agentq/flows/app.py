@@ -108,6 +108,12 @@ class AgentQ(App):
             self._async_stores.held = held = (loop, store)
         return held[1]
 
+    async def aclose(self) -> None:
+        """Close what the awaitable calls on this event loop opened; safe twice."""
+        held, self._async_stores.held = getattr(self._async_stores, "held", None), None
+        if held is not None:
+            await held[1].close()
+
     @cached_property
     def compiler(self) -> Compiler:
         """Return what turns the end of a step into effects."""

@@ -145,14 +145,15 @@ class Flow:
         if priority is not None:
             routing.priority_of(priority)
             message = message._replace(lane=priority)
-        within = parse_duration(deadline) if deadline is not None else timedelta(0)
+        # 0 would mean no deadline: one that is over at once is a millisecond away.
+        within = max(1, self._ms(parse_duration(deadline))) if deadline is not None else 0
         record = {"flow": self.name, "v": 1}
         if key is not None:
             record["key"] = key
         if tenant is not None:
             record["tenant"] = tenant
         admission = Admission("", 0, message.pool, message.lane, settings.broker.max_length)
-        new_run = NewRun(run, serializer.dumps(record), -self._ms(within), self._keep_ms)
+        new_run = NewRun(run, serializer.dumps(record), -within, self._keep_ms)
         prefix = app.store.keys.prefix
         return run, calls.enqueue(prefix, admission, [effects.put(message)], run=new_run)
 

@@ -19,7 +19,7 @@ _AT_LEAST = {  # what libraries say below this is about themselves
 class JsonLines(logging.Formatter):
     """One object a line: time (RFC 3339, UTC), level, logger, message, process, and error."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
 
     def __init__(self, *, process: str = "") -> None:
         """Name the *process* in every line."""

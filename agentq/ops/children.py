@@ -78,8 +78,8 @@ class Children:
         self._children.append(child)
         self._launch(child)
 
-    def await_ready(self) -> list[str]:
-        """Wait until each has announced itself; return the announcements in order of starting.
+    def await_ready(self) -> dict[str, str]:
+        """Wait until each has announced itself; return name -> announcement.
 
         Raises:
             ProcessFailed: one did not in time, or ended; has its last log lines.
@@ -93,7 +93,7 @@ class Children:
                     f"{_who(waiting[0])} was not ready within {limit}{_tail(waiting[0])}"
                 )
             self.round(left)
-        return [child.announced for child in self._children]
+        return {child.spec.name: child.announced for child in self._children}
 
     def round(self, timeout: float) -> list[str]:
         """Wait at most *timeout* seconds for something to happen; return what is to be said of it.

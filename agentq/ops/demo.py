@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from pydantic import ValidationError
 
 from agentq.errors import AgentQError, RunError, SettingsError
 from agentq.ops.application import DEMO, load_app
@@ -28,6 +31,8 @@ _PREFIX = "agentq-demo-"
 _SOCKET_ROOM = 60
 """Bytes of a folder's path beyond which the system's limit for sockets comes near."""
 _ROUND_S = 0.25
+_DRAIN = timedelta(seconds=2)
+"""Nobody waits for a demo's steps once it ends."""
 DEADLINE = timedelta(minutes=10)
 
 
@@ -51,14 +56,19 @@ class Outcome:
 
 
 @contextmanager
-def installation(*, say: Callable[[str], None], dashboard: bool) -> Iterator[Up]:
+def installation(
+    question: Question, *, say: Callable[[str], None], dashboard: bool
+) -> Iterator[Up]:
     """Run everything in a temporary folder that is gone afterwards, as are its processes.
+
+    *question* is looked at first, so that nothing starts for one that cannot be asked.
 
     The environment of this process then leads to it, so that the app can be imported.
 
     Raises:
         AgentQError: what could not be started.
     """
+    _check(question)
     settings = load_settings()
     sweep()
     with ExitStack() as stack:
@@ -69,6 +79,7 @@ def installation(*, say: Callable[[str], None], dashboard: bool) -> Iterator[Up]
             models=True,
             dashboard=dashboard,
             data_dir=folder,
+            drain=_DRAIN,
             logs=folder,
         )
         up = stack.enter_context(Up(settings=settings, parts=parts, say=say))
@@ -82,9 +93,7 @@ def ask(question: Question, *, up: Up, on_event: Callable[[RunEvent], None]) -> 
     Raises:
         RunError: it ended without a report. Left by another exception, the run is cancelled.
     """
-    load_app(DEMO)
-    import tasks.research as research  # noqa: PLC0415 -- its folder is known only now
-
+    research = _research()
     brief = _brief(research, question)
     run: RunHandle = research.flow.submit(brief, deadline=DEADLINE)
     try:
@@ -131,18 +140,27 @@ def _roomy() -> str:
     return usual if len(os.fsencode(usual)) <= _SOCKET_ROOM else "/tmp"  # noqa: S108 -- mkdtemp's
 
 
-def _brief(research: ModuleType, question: Question) -> Any:
+def _check(question: Question) -> None:
     if question.docs is not None and not question.docs.is_dir():
         raise SettingsError(f"--docs {question.docs}: there is no such folder")
+
+
+def _research() -> ModuleType:
+    load_app(DEMO)  # only now is its folder known
+    return import_module(DEMO.partition(":")[0])
+
+
+def _brief(research: ModuleType, question: Question) -> Any:
     fields: dict[str, Any] = {"memory": str(default_data_dir() / "research")}
-    if question.text:
+    if question.text is not None:
         fields["question"] = question.text
     if question.docs is not None:
         fields["docs"] = str(question.docs.absolute())
     try:
         return research.Brief(**fields)
-    except ValueError as error:
-        raise SettingsError(f"question {question.text!r}: {error}") from error
+    except ValidationError as error:
+        why = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise SettingsError(f"this cannot be asked: {why}") from error
 
 
 def _watched(run: RunHandle, up: Up, on_event: Callable[[RunEvent], None]) -> Iterator[RunEvent]:

@@ -216,25 +216,21 @@ def _runs(store: Store, runs: list[str]) -> dict[str, int]:
     return {state.value: counted[state.value] for state in RunState if counted[state.value]}
 
 
-# -- replies come as lists or maps, by protocol version and client -----------------------------------
+# -- replies come as lists or maps, by protocol version and client --------------------------------
 
 
 def _facts(info: Any) -> dict[str, str]:
     if isinstance(info, dict):
         return {str(key): str(value) for key, value in info.items()}
     text = info.decode() if isinstance(info, bytes) else ""
-    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return {key: value for key, value in pairs}
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
 def _pairs(reply: Any) -> dict[str, str]:
     if isinstance(reply, Exception):
         return {}
-    if isinstance(reply, dict):
-        items = reply.items()
-    else:
-        items = zip(reply[::2], reply[1::2], strict=True)
-    return {_text(key): _text(value) for key, value in items}
+    pairs = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+    return {_text(key): _text(value) for key, value in pairs.items()}
 
 
 def _text(value: Any) -> str:

@@ -133,11 +133,10 @@ def attempts_of(events: Iterable[RunEvent]) -> list[Attempt]:
     found = []
     said: dict[str, str] = {}
     for event in events:
-        match event.kind:
-            case "progress":
-                said[event.data["task"]] = event.data["message"]
-            case "step" | "retry":
-                found.append(_attempt(event.data, said.get(event.data["task"], "")))
+        if event.kind == "progress":
+            said[event.data["task"]] = event.data["message"]
+        elif event.kind in {"step", "retry"}:
+            found.append(_attempt(event.data, said.get(event.data["task"], "")))
     return sorted(found, key=lambda attempt: attempt.start)
 
 
@@ -201,7 +200,7 @@ def _attempt(data: dict[str, Any], said: str) -> Attempt:
 def _cost(attempt: Attempt, *, lost: bool) -> dict[str, float]:
     if attempt.state != "done":
         return {"queue": attempt.waited, "retries": attempt.ran + attempt.pause}
-    spent: Counter[str] = Counter()
+    spent: defaultdict[str, float] = defaultdict(float)
     for kind, ms in attempt.spent.items():
         spent[_OF_SPENDING.get(kind, kind)] += ms
     total = sum(spent.values())

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
+from agentq.clock import format_duration
 from agentq.errors import AddressInUse, AgentQError
 from agentq.host.allocator import launch_environment
 from agentq.inference.launcher import ModelServer
@@ -23,6 +24,7 @@ from agentq.settings.masking import mask
 from agentq.store.embedded import EmbeddedServer, default_data_dir
 
 _START_LIMIT = timedelta(seconds=60)
+_DASHBOARD = "dashboard"
 _STOP_SLACK = timedelta(seconds=5)
 
 
@@ -37,6 +39,8 @@ class Parts:
     dashboard: bool
     data_dir: Path | None = None
     """Of the embedded server; None: as the settings say, and no server where a broker is set."""
+    drain: timedelta | None = None
+    """What running steps may take at the end; None: as the settings say."""
     logs: Path | None = None
     """Folder for what the parts write; None: they write where this process does."""
 
@@ -52,13 +56,16 @@ class Up:
         """A line for each model that the local server lacks."""
         self.models: tuple[str, ...] = ()
         """The names of the models that the local server has."""
+        self.dashboard_address: str | None = None
         self._settings = settings
         self._parts = parts
         self._say = say
         self._server: EmbeddedServer | None = None
-        self._children = Children(
-            stop_limit=settings.worker.drain_timeout + _STOP_SLACK, start_limit=_START_LIMIT
-        )
+        drain = settings.worker.drain_timeout
+        if parts.drain is not None:
+            drain = parts.drain
+            self.environment["AGENTQ_WORKER__DRAIN_TIMEOUT"] = format_duration(drain)
+        self._children = Children(stop_limit=drain + _STOP_SLACK, start_limit=_START_LIMIT)
         self._running = ExitStack()
 
     @property
@@ -164,8 +171,10 @@ class Up:
                 self._children.start(self._worker(name, index))
         if self._parts.dashboard and self._has_dashboard():
             self._children.start(self._dashboard())
-        for line in self._children.await_ready():
-            self._say(line)
+        for name, line in self._children.await_ready().items():
+            self._say(f"dashboard: {line}" if name == _DASHBOARD else line)
+            if name == _DASHBOARD:
+                self.dashboard_address = line
 
     def _worker(self, pool: str, index: int) -> Spec:
         own = launch_environment(self._settings.pools[pool].allocator)
@@ -186,10 +195,10 @@ class Up:
 
     def _dashboard(self) -> Spec:
         return Spec(
-            name="dashboard",
+            name=_DASHBOARD,
             arguments=("dashboard", "-A", str(self._parts.app)),
             environment=self.environment,
-            log=self._log("dashboard"),
+            log=self._log(_DASHBOARD),
         )
 
     def _log(self, name: str) -> Path | None:

@@ -7,6 +7,7 @@ what they share and stands first.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 LIBRARY = "aq1"
 """Name of the library; its number is the version of the data in Redis."""
 
+REVISION = 1
+"""Counts up with each change of a function that keeps the data as it is. A worker replaces an older
+revision when it starts and leaves a newer one alone: old code calls new functions, never the other
+way round."""
+
 MISSING = "Function not found"
 """What a server answers that has lost its functions (or never had them)."""
 
@@ -32,7 +38,37 @@ def source() -> str:
     folder = files("agentq.store") / "functions"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".lua"))
     parts = [(folder / name).read_text(encoding="utf-8") for name in names]  # `_` sorts first
-    return f"#!lua name={LIBRARY}\n" + "\n".join(parts)
+    return f"#!lua name={LIBRARY}\n-- revision {REVISION}\n" + "\n".join(parts)
+
+
+def ensure(client: Redis[bytes] | Any) -> bool:
+    """Load the library where it is missing or of an older (or edited) revision; return whether.
+
+    Raises:
+        BrokerUnavailable: as `load`.
+    """
+    try:
+        found = client.execute_command("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE")
+    except redis.exceptions.ResponseError as error:
+        raise BrokerUnavailable(_explain(error)) from error
+    if found and not _outdated(_code_of(found[0])):
+        return False
+    load(client)
+    return True
+
+
+def _code_of(entry: Any) -> str:
+    """Return a library's source from FUNCTION LIST's answer, in either protocol version."""
+    if not isinstance(entry, dict):
+        entry = dict(zip(entry[::2], entry[1::2], strict=True))
+    code = entry.get(b"library_code", b"")
+    return code.decode() if isinstance(code, bytes) else code
+
+
+def _outdated(code: str) -> bool:
+    match = re.search(r"^-- revision (\d+)$", code, re.MULTILINE)
+    revision = int(match[1]) if match else 0
+    return revision < REVISION or (revision == REVISION and code != source())
 
 
 def load(client: Redis[bytes] | Any) -> None:

@@ -165,7 +165,7 @@ class AsyncTasks(_CeleryTasks):
         args, kwargs, embed = delivery.arguments()
         request = Request(request_of(delivery, args, kwargs, embed, self._parts.hostname))
         task = delivery.task
-        with entered(task, request), outbox.scope(delivery.outbox):
+        with entered(task, lambda: request), outbox.scope(delivery.outbox):
             try:
                 self._check_startable(delivery)
             except _Refused as refused:

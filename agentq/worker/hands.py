@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 PARK_MS = 5000
 """How long a message that this worker does not know waits before it is handed out again."""
+
+CANCELLED_KEPT = 1000
+"""Ids of cancelled runs that are remembered: the word may come before the step it is about."""
 
 AGAIN_MS = 1000
 """How long one waits whose step could not be begun because the broker did not answer."""
@@ -46,6 +49,7 @@ class Hands:
         self._keep_ms = milliseconds(parts.app.settings.runs.keep)
         self._has_threads = any(map(_needs_thread, parts.app.celery.tasks.values()))
         self._terminated: set[bytes] = set()
+        self._cancelled_runs: OrderedDict[str, None] = OrderedDict()
         self._leaving = False
 
     def __len__(self) -> int:
@@ -82,7 +86,10 @@ class Hands:
         )
         match verdict:
             case Delivery():
-                self._begin(verdict)
+                if verdict.run in self._cancelled_runs:
+                    self._complete(self._cancelled(verdict), verdict.id)
+                else:
+                    self._begin(verdict)
             case Settled(stream, entry_id, run, effects, why):
                 logger.info("ended unstarted: %s", why)
                 end = calls.complete(self._prefix, stream, entry_id, "", self._keep_ms, effects)
@@ -95,21 +102,36 @@ class Hands:
                 self._complete([end], why)
 
     def cancel_run(self, run: str) -> None:
-        """Cancel what runs of a cancelled run."""
+        """Cancel what runs of a cancelled run, and what a fetch under way still brings of it."""
+        self._cancelled_runs[run] = None
+        while len(self._cancelled_runs) > CANCELLED_KEPT:
+            self._cancelled_runs.popitem(last=False)
         for key in list(self._runs.get(run, ())):
-            self._running[key][0].cancel()
+            self._cancel(key)
 
     def cancel_task(self, task_id: str) -> None:
         """Cancel a running task by its id."""
-        for task, delivery in list(self._running.values()):
+        for delivery in self.active:
             if delivery.id == task_id:
                 self._terminated.add(delivery.key)
-                task.cancel()
+                self._cancel(delivery.key)
 
     def cancel_all(self) -> None:
         """Cancel what runs, under a lease that is lost: its endings would be refused."""
-        for task, _ in list(self._running.values()):
-            task.cancel()
+        for key in list(self._running):
+            self._cancel(key)
+
+    def _cancel(self, key: bytes) -> None:
+        task, delivery = self._running[key]
+        task.cancel()
+        # One that is cancelled before its first line runs none, not even its `finally`.
+        task.add_done_callback(lambda _: self._end_unbegun(delivery))
+
+    def _end_unbegun(self, delivery: Delivery) -> None:
+        if delivery.key in self._running:
+            ending = self._cancelled(delivery)
+            self._forget(delivery)
+            self._complete(ending, delivery.id)
 
     async def leave(self, *, within: float) -> None:
         """Let go of what still runs: nothing ends, so that the lease's release hands it back."""

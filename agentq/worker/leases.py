@@ -57,6 +57,7 @@ class Lease:
         """
         if self._thread is not None:
             return
+        self._store.ensure_functions()
         self._renew(first=True)
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, name="agentq-lease", daemon=True)

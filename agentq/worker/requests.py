@@ -7,7 +7,7 @@ running step has a scope of its own, which its subtasks and its threads inherit,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import get_ident
@@ -21,11 +21,41 @@ if TYPE_CHECKING:
 
     from agentq.worker.delivery import Delivery
 
-_scope: ContextVar[object | None] = ContextVar("agentq_step", default=None)
+
+class Scope:
+    """One running step, as the stacks tell it from others; its request is made when looked at."""
+
+    __slots__ = ("_entered", "_make", "_task")
+
+    def __init__(self, task: Any, make: Callable[[], Request]) -> None:
+        """Keep the parts: most steps never ask for their request."""
+        self._task = task
+        self._make = make
+        self._entered = False
+
+    def enter(self) -> None:
+        """Push task and request, the first time somebody looks at a stack."""
+        if not self._entered:
+            self._entered = True  # first: pushing looks at the stacks too
+            _state._task_stack.push(self._task)  # noqa: SLF001 -- in broker/private_names.py
+            self._task.request_stack.push(self._make())
+
+    def leave(self) -> None:
+        """Pop what was pushed."""
+        if self._entered:
+            self._task.request_stack.pop()
+            _state._task_stack.pop()  # noqa: SLF001
+
+
+_scope: ContextVar[Scope | None] = ContextVar("agentq_step", default=None)
 
 
 def _ident() -> object:
-    return _scope.get() or get_ident()
+    scope = _scope.get()
+    if scope is None:
+        return get_ident()
+    scope.enter()
+    return scope
 
 
 def separate_stacks(app: Celery) -> None:
@@ -36,16 +66,14 @@ def separate_stacks(app: Celery) -> None:
 
 
 @contextmanager
-def entered(task: Any, request: Request) -> Iterator[None]:
-    """Make *task* and *request* the current ones of this step."""
-    token = _scope.set(request)
-    _state._task_stack.push(task)  # noqa: SLF001 -- in broker/private_names.py
-    task.request_stack.push(request)
+def entered(task: Any, make: Callable[[], Request]) -> Iterator[None]:
+    """Make *task* and the request that *make* returns the current ones of this step."""
+    scope = Scope(task, make)
+    token = _scope.set(scope)
     try:
         yield
     finally:
-        task.request_stack.pop()
-        _state._task_stack.pop()  # noqa: SLF001
+        scope.leave()
         _scope.reset(token)
 
 

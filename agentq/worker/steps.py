@@ -16,7 +16,7 @@ from agentq.worker.delivery import Delivery
 from agentq.worker.parts import Parts
 
 
-class RunExpired(DeadlineExceeded):  # noqa: N818 -- a kind of the same
+class RunExpired(DeadlineExceeded):
     """This run's deadline passed; a step may raise `DeadlineExceeded` about another one."""
 
 
@@ -82,6 +82,9 @@ class StepRunner:
         remaining = context.remaining()
         limit = shortest(step.timeout, remaining)
         arguments = call_arguments(step, context, args)
+        if limit is None and step.kind == "async":
+            with contained():
+                return await step.function(*arguments)
         clock = asyncio.timeout(limit.total_seconds() if limit is not None else None)
         try:
             with contained():

@@ -7,6 +7,7 @@ on without it and the thread stays in use until the function returns.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,7 +26,10 @@ class Threads:
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return what *function* returns; cancelled, it runs on and its result is dropped."""
         self.used += 1
-        future = asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        context = contextvars.copy_context()
+        future = asyncio.get_running_loop().run_in_executor(
+            self._executor, context.run, function, *args
+        )
         future.add_done_callback(self._freed)
         # Shielded: a cancelled future counts as done while its thread still runs.
         return await asyncio.shield(future)

@@ -127,7 +127,7 @@ class Tracer:
         try:
             if delivery.deadline.passed(started_ms):
                 raise RunExpired(f"{step.name!r} came behind its run's deadline")  # noqa: TRY301
-            with entered(delivery.task, bare_request(_request_fields(delivery, parts.hostname))):
+            with entered(delivery.task, lambda: _request(delivery, parts.hostname)):
                 value = await self._steps.call(delivery, context, args)
             result = step.encode(value)
             parts.app.compiler.ended(graph, place, result, delivery.outbox)
@@ -238,9 +238,9 @@ def is_async(task: Any) -> bool:
     return task.step is not None or inspect.iscoroutinefunction(function)
 
 
-def _request_fields(delivery: Delivery, hostname: str) -> dict[str, Any]:
+def _request(delivery: Delivery, hostname: str) -> Any:
     headers = delivery.envelope.headers
-    return {
+    fields = {
         "id": delivery.id,
         "task": delivery.task.name,
         "root_id": headers.get("root_id"),
@@ -257,6 +257,7 @@ def _request_fields(delivery: Delivery, hostname: str) -> dict[str, Any]:
             "priority": delivery.envelope.properties.get("priority"),
         },
     }
+    return bare_request(fields)
 
 
 def _core() -> str:

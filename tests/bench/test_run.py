@@ -101,7 +101,7 @@ def test_plain_celery_is_measured_with_nothing_of_agentqs_broker_in_memory() -> 
             "-c",
             "import agentq.ops.bench.celery_app, sys; print(*sorted(sys.modules))",
         ],
-        env={**os.environ, PATH_VARIABLE: "/none", "AGENTQ_BENCH_CELERY_URL": "redis://none"},
+        env={**os.environ, PATH_VARIABLE: "/none", "BENCH_AGENTQ_CELERY_URL": "redis://none"},
         capture_output=True,
         text=True,
         check=True,

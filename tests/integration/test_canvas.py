@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,21 +13,41 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
 
 from agentq.errors import WorkerLost
-from tests.integration.conftest import Ledger
+from tests.support.ledger import Ledger
 from tests.support.redis_server import Server
+from tests.support.stage import OPTIONS, Stage, on_stage
 from tests.support.waiting import wait_until
-from tests.support.worker_process import WorkerProcess
 
-pytestmark = [pytest.mark.usefixtures("worker", "clean"), pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.usefixtures("clean"), pytest.mark.timeout(30)]
 
 WAIT = 20
 
 
-@pytest.fixture
-def canvas(environment: dict[str, str]) -> Any:  # noqa: ARG001 -- the app reads it when imported
-    from tests.support.apps import canvas
+@pytest.fixture(scope="module", params=sorted(OPTIONS))
+def stage(
+    request: pytest.FixtureRequest, session_server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    """A worker of each kind, for all tests of the module."""
+    ledger = Ledger(tmp_path_factory.mktemp("canvas") / "ledger")
+    with on_stage(session_server, ledger, worker=request.param) as found:
+        yield found
 
-    return canvas
+
+@pytest.fixture
+def canvas(stage: Stage) -> Any:
+    return stage.app
+
+
+@pytest.fixture
+def ledger(stage: Stage) -> Ledger:
+    stage.ledger.clear()
+    return stage.ledger
+
+
+@pytest.fixture
+def clean(stage: Stage) -> Iterator[None]:
+    yield
+    stage.check_clean()
 
 
 def numbers(canvas: Any, count: int) -> list[Any]:
@@ -109,10 +129,10 @@ def test_reject_with_requeue_hands_the_message_out_again(canvas: Any, ledger: Le
 
 
 def test_reject_without_requeue_keeps_a_dead_letter(
-    canvas: Any, server: Server, ledger: Ledger
+    canvas: Any, stage: Stage, ledger: Ledger
 ) -> None:
     result = canvas.rejected.delay(requeue=False)
-    letter = wait_until(lambda: dead_letter(server, result.id), "dead letter")
+    letter = wait_until(lambda: stage.dead_letter(result.id), "dead letter")
     assert letter[b"b"].startswith(b'[[],{"requeue":false}')
     assert ledger.lines() == ["rejected False"]
 
@@ -124,20 +144,14 @@ def test_ignored_task_leaves_no_result(canvas: Any, ledger: Ledger) -> None:
 
 
 def test_task_that_kills_its_process_is_given_up_after_three_deaths(
-    canvas: Any, server: Server, ledger: Ledger
+    canvas: Any, stage: Stage, ledger: Ledger
 ) -> None:
     result = canvas.fatal.apply_async(link_error=canvas.failed.s())
     with pytest.raises(WorkerLost, match="died 3 times"):
         result.get(timeout=WAIT)
     wait_until(lambda: ledger.count(f"failed {result.id}") == 1, ledger.lines)
     assert ledger.count("fatal") == 3
-    assert dead_letter(server, result.id)[b"why"] == b"its worker died 3 times while it ran"
-
-
-def dead_letter(server: Server, task_id: str) -> dict[bytes, bytes]:
-    entries = server.client.xrange("{aq:main}:dead")
-    found = [fields for _, fields in entries if fields[b"i"].decode() == task_id]
-    return found[0] if len(found) == 1 else {}
+    assert stage.dead_letter(result.id)[b"why"] == b"its worker died 3 times while it ran"
 
 
 # -- time -------------------------------------------------------------------------------------------
@@ -224,8 +238,8 @@ Build = Callable[[Any], Any]
 
 SHAPES: dict[str, tuple[Build, Any]] = {
     "group in header": (
-        lambda c: chord([c.number.s(1), group(c.number.s(2), c.number.s(3))], c.same.s()),
-        [1, 2, 3],
+        lambda c: chord([c.number.s(1), group(c.number.s(2), c.number.s(3))], c.total.s()),
+        6,
     ),
     "chain in header": (
         lambda c: chord([chain(c.number.s(1), c.add.s(1)), c.number.s(5)], c.same.s()),
@@ -361,14 +375,13 @@ BAD_ENTRIES = {
 
 @pytest.mark.parametrize("kind", BAD_ENTRIES)
 def test_bad_message_goes_to_the_dead_letters_and_the_next_one_runs(
-    canvas: Any, server: Server, worker: WorkerProcess, kind: str
+    canvas: Any, stage: Stage, kind: str
 ) -> None:
     canvas.number.delay(0).get(timeout=WAIT)  # the stream exists
-    before = server.client.xlen("{aq:main}:dead")
-    server.client.xadd("{aq:main}:s:shared:normal", BAD_ENTRIES[kind])  # type: ignore[arg-type]
+    before = stage.client.xlen(stage.key("dead"))
+    stage.client.xadd(stage.key("s:shared:normal"), BAD_ENTRIES[kind])  # type: ignore[arg-type]
     assert canvas.number.delay(3).get(timeout=WAIT) == 3
-    wait_until(lambda: server.client.xlen("{aq:main}:dead") == before + 1, "dead letter")
-    assert worker.alive()
+    wait_until(lambda: stage.client.xlen(stage.key("dead")) == before + 1, "dead letter")
 
 
 def test_two_threads_that_wait_get_their_own_results(canvas: Any) -> None:
@@ -383,4 +396,3 @@ def test_two_threads_that_wait_get_their_own_results(canvas: Any) -> None:
     for thread in threads:
         thread.join(WAIT)
     assert found == {value: value for value in range(8)}
-

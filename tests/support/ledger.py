@@ -34,5 +34,11 @@ class Ledger:
         lines = self.path.read_text().splitlines()
         return [line for line in lines if line.startswith(beginning)]
 
+    def count(self, line: str) -> int:
+        return self.lines().count(line)
+
+    def clear(self) -> None:
+        self.path.write_text("")
+
     def counts(self, beginning: str = "") -> Counter[str]:
         return Counter(self.lines(beginning))

@@ -46,7 +46,7 @@ class Server:
         prefix = Keys(cell).prefix
         return [
             key.decode()
-            for key in self.client.scan_iter(count=1000)
+            for key in self.client.scan_iter(match=prefix.replace("{", "[{]") + "*", count=1000)
             if self.client.ttl(key) == -1
             and not key.decode().removeprefix(prefix).startswith(PERMANENT)
         ]

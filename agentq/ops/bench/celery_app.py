@@ -14,8 +14,8 @@ from celery import Celery
 
 from agentq.ops.bench.ledger import Ledger, Mark
 
-URL_VARIABLE = "AGENTQ_BENCH_CELERY_URL"
-PREFETCH_VARIABLE = "AGENTQ_BENCH_PREFETCH"
+URL_VARIABLE = "BENCH_AGENTQ_CELERY_URL"
+PREFETCH_VARIABLE = "BENCH_AGENTQ_PREFETCH"
 PIPELINE_STEP_S = 0.05
 
 ledger = Ledger.from_environment()

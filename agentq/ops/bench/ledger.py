@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-PATH_VARIABLE = "AGENTQ_BENCH_LEDGER"
+PATH_VARIABLE = "BENCH_AGENTQ_LEDGER"
 
 _HEADER = 64
 _SLOT = 128
@@ -74,7 +74,7 @@ class Ledger:
         """Return the ledger of the running benchmark.
 
         Raises:
-            KeyError: if `AGENTQ_BENCH_LEDGER` is not set: only a benchmark runs these steps.
+            KeyError: if `BENCH_AGENTQ_LEDGER` is not set: only a benchmark runs these steps.
         """
         return cls(Path(os.environ[PATH_VARIABLE]))
 

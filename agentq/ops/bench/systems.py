@@ -101,9 +101,9 @@ class System:
         """Return what producer and worker need to find the server."""
         if self.name == BASELINE:
             return {
-                "AGENTQ_BENCH_CELERY_URL": f"redis+socket://{quote(str(socket))}?virtual_host=0",
+                "BENCH_AGENTQ_CELERY_URL": f"redis+socket://{quote(str(socket))}?virtual_host=0",
                 # Long steps are taken one by one, no-ops in batches: the best of each.
-                "AGENTQ_BENCH_PREFETCH": "1" if test in _LONG_STEPS else "64",
+                "BENCH_AGENTQ_PREFETCH": "1" if test in _LONG_STEPS else "64",
             }
         return {"AGENTQ_BROKER__URL": url}
 

@@ -197,9 +197,10 @@ end
 -- Ends a run once: the first end stands.
 local function end_run(P, run, state, data, keep, now)
   local key = P .. 'run:' .. run
-  if redis.call('HGET', key, 'state') ~= 'running' then return false end
+  local record = redis.call('HMGET', key, 'state', 'deadline')
+  if record[1] ~= 'running' then return false end
   redis.call('HSET', key, 'state', state, 'ended', now, 'result', data)
-  redis.call('ZREM', P .. 'due', run)
+  if record[2] ~= '0' then redis.call('ZREM', P .. 'due', run) end
   event(P, run, 'end', '"' .. state .. '"')
   redis.call('PEXPIRE', key, keep)
   redis.call('PEXPIRE', key .. ':ev', keep)

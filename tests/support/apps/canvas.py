@@ -1,4 +1,4 @@
-"""Ordinary Celery tasks, and a ledger file that counts what they did."""
+"""Ordinary Celery tasks that note what they did."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import os
 import time
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from celery import chain, chord, group
@@ -13,65 +15,59 @@ from celery.exceptions import Ignore, Reject
 from pydantic import BaseModel
 
 from agentq import AgentQ
+from tests.support.ledger import VARIABLE, note
 
 aq = AgentQ("canvas")
 app = aq.celery
+# Not shared: a test session imports this module more than once, each time with an app of its own.
+task = partial(app.task, shared=False)
 
 
-def note(line: str) -> None:
-    """Append a line to the ledger, whole whoever else writes."""
-    file = os.open(os.environ["AQ_TEST_LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(file, f"{line}\n".encode())
-    finally:
-        os.close(file)
-
-
-@app.task
+@task
 def add(x: int, y: int) -> int:
     note(f"add {x} {y}")
     return x + y
 
 
-@app.task
+@task
 def number(value: int) -> int:
     return value
 
 
-@app.task
+@task
 def total(numbers: list[int]) -> int:
     note(f"total {len(numbers)}")
     return sum(numbers)
 
 
-@app.task
+@task
 def same(value: Any) -> Any:
     note("same")
     return value
 
 
-@app.task
+@task
 def fail(message: str = "wrong") -> None:
     note(f"fail {message}")
     raise ValueError(message)
 
 
-@app.task
+@task
 def failed(task_id: str) -> None:
     note(f"failed {task_id}")
 
 
-@app.task
+@task
 def failed_with(request: Any, error: Exception, _traceback: Any) -> None:
     note(f"failed_with {request.id} {type(error).__name__}")
 
 
-@app.task
+@task
 def noted(value: Any) -> None:
     note(f"noted {value}")
 
 
-@app.task(bind=True, max_retries=3, default_retry_delay=0)
+@task(bind=True, max_retries=3, default_retry_delay=0)
 def twice_then(self: Any, value: int) -> int:
     note(f"attempt {self.request.retries}")
     if self.request.retries < 2:
@@ -79,58 +75,59 @@ def twice_then(self: Any, value: int) -> int:
     return value
 
 
-@app.task(bind=True, max_retries=2, ignore_result=True)
+@task(bind=True, max_retries=2, ignore_result=True)
 def forgetful(self: Any) -> None:
     note(f"forgetful {self.request.retries}")
     if self.request.retries < 1:
         raise self.retry(countdown=0)
 
 
-@app.task(autoretry_for=(ValueError,), retry_backoff=0, default_retry_delay=0, max_retries=2)
+@task(autoretry_for=(ValueError,), retry_backoff=0, default_retry_delay=0, max_retries=2)
 def never_right() -> None:
     note("never_right")
     raise ValueError("never")
 
 
-@app.task(bind=True)
+@task(bind=True)
 def replaced(self: Any, value: int) -> Any:
     note("replaced")
     return self.replace(chain(number.si(value), add.s(1)))
 
 
-@app.task(bind=True)
+@task(bind=True)
 def fanned(self: Any, count: int) -> Any:
     return self.replace(chord([number.si(i) for i in range(count)], total.s()))
 
 
-@app.task
+@task
 def ignored() -> None:
     note("ignored")
     raise Ignore
 
 
-@app.task(bind=True)
+@task(bind=True)
 def rejected(self: Any, *, requeue: bool) -> str:
-    redelivered = os.path.exists(f"{os.environ['AQ_TEST_LEDGER']}.{self.request.id}")
+    mark = Path(f"{os.environ[VARIABLE]}.{self.request.id}")
+    redelivered = mark.exists()
     note(f"rejected {redelivered}")
     if redelivered:
         return "second time"
-    open(f"{os.environ['AQ_TEST_LEDGER']}.{self.request.id}", "w").close()
+    mark.touch()
     raise Reject("not now", requeue=requeue)
 
 
-@app.task(acks_late=False)
+@task(acks_late=False)
 def early(x: int) -> int:
     return x
 
 
-@app.task
+@task
 async def coroutine(x: int) -> int:
     await asyncio.sleep(0)
     return x + 1
 
 
-@app.task
+@task
 def moment() -> datetime:
     return datetime.fromisoformat("2026-01-02T03:04:05+00:00")
 
@@ -140,33 +137,33 @@ class Point(BaseModel):
     y: int
 
 
-@app.task(pydantic=True)
+@task(pydantic=True)
 def mirrored(point: Point) -> Point:
     return Point(x=point.y, y=point.x)
 
 
-@app.task
+@task
 def wait_for(path: str) -> str:
     note(f"waiting {os.getpid()}")
     deadline = time.monotonic() + 20
-    while not os.path.exists(path) and time.monotonic() < deadline:
+    while not Path(path).exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     return "done"
 
 
-@app.task
+@task
 def fatal() -> None:
     note("fatal")
     os.kill(os.getpid(), 9)
 
 
-@app.task
+@task
 def spawn(count: int) -> list[Any]:
     """Publish a group from inside a task; returns its id and its members' ids."""
     result = group(number.si(i) for i in range(count)).apply_async()
     return [result.id, [child.id for child in result.children]]
 
 
-@app.task
+@task
 def at() -> float:
     return time.time()
