@@ -1,6 +1,20 @@
-"""Runs the command line: ``python -m agentq``."""
+"""Runs the command line: `agentq`, or ``python -m agentq``."""
 
-from agentq.cli.main import main
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command that the arguments name; say what to install where an extra is missing."""
+    try:
+        from agentq.cli.main import main as run  # noqa: PLC0415 -- an extra
+    except ModuleNotFoundError as error:
+        if error.name not in {"typer", "rich"}:
+            raise
+        sys.exit(f"agentq: no {error.name}: pip install 'agentq[cli]', or agentq[all] for the demo")
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -26,7 +26,7 @@ _COUNTDOWN = 4
 """Its place among the positional arguments of `as_task_v2`."""
 
 
-class AMQP(CeleryAMQP):
+class AMQP(CeleryAMQP):  # type: ignore[misc]
     """Celery's `app.amqp`, publishing through `Publisher`."""
 
     def as_task_v2(self, *args: Any, **options: Any) -> task_message:

@@ -187,6 +187,7 @@ class App:
     @overload
     def step(
         self,
+        /,
         *,
         name: str | None = None,
         pool: str = "shared",

@@ -50,7 +50,10 @@ class PlainBackend(RedisBackend):  # type: ignore[misc]
         """Take where the cell is from *url*; nothing is connected yet."""
         self._store = Store(address=self._address_of(app, url), timeout=self._terms_of(app).timeout)
         super().__init__(app=app, url=None, **kwargs)
-        self.connection_errors = (*self.connection_errors, BrokerUnavailable)
+        self.connection_errors = (
+            *self.connection_errors,  # type: ignore[has-type]
+            BrokerUnavailable,
+        )
         prefix = self._store.keys.prefix
         self.task_keyprefix = f"{prefix}{RESULT_PREFIX}".encode()
         self.group_keyprefix = f"{prefix}celery-taskset-meta-".encode()

@@ -40,9 +40,9 @@ class Batches:
         self._function = function
         self._max_items = max_items
         self._window_ms = window.total_seconds() * 1000
-        self._batchers: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, Batcher[Any, Any]
-        ] = weakref.WeakKeyDictionary()
+        self._batchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[Any, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     async def batcher(self) -> Batcher[Any, Any]:
         """Return the running loop's batcher."""
@@ -50,8 +50,8 @@ class Batches:
         found = self._batchers.get(loop)
         if found is None:
             # Extra `inference`: a producer that only publishes the task does not need it.
-            from agentq.inference.batcher import Batcher  # noqa: PLC0415
-            from agentq.inference.policy import BatchLimits  # noqa: PLC0415
+            from agentq.inference.batcher import Batcher
+            from agentq.inference.policy import BatchLimits
 
             found = Batcher(
                 name=self._name,

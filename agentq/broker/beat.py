@@ -44,5 +44,5 @@ class Scheduler(PersistentScheduler):  # type: ignore[misc]
 def _interval_s(timing: Any) -> float:
     # Crontabs and the sun count as schedules too, but know no interval.
     if type(timing) is schedule:
-        return max(timing.run_every.total_seconds(), 0.001)
+        return max(float(timing.run_every.total_seconds()), 0.001)
     return _MINUTE_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ Emit = Callable[[str, bytes], Awaitable[None]]
 class Ledger:
     """Where one attempt's time went, for the run's timeline."""
 
-    spent: Counter[str] = field(default_factory=Counter)
+    spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds by `Spending`; calls side by side each count, as a step's cost does."""
     batches: Counter[int] = field(default_factory=Counter)
     """Items by the size of the batch that answered them."""
@@ -144,7 +144,9 @@ class Context:
     ) -> None:
         """Append to the run's events; a watcher sees it at once. Outside of a run: nothing."""
         if self._emit is not None:
-            data = {"step": self.step, "task": self.task_id, "message": message}
+            data: dict[str, Any] = {
+                "step": self.step, "task": self.task_id, "message": message,
+            }  # fmt: skip
             counts = {"done": done, "total": total}
             data |= {key: value for key, value in counts.items() if value is not None}
             await self._emit("progress", serializer.dumps(data))

@@ -8,7 +8,7 @@ an immutable body has no place for the list, and must still not run where the he
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from celery.exceptions import ChordError
@@ -47,7 +47,8 @@ def opening(
     Returns the effect that opens the join, and those that go before it (a body that is a chord
     opens its own join).
     """
-    body = [effects.Message(*effect[1:]) for effect in box.effects if effect[0] == "put"]
+    puts = [cast("tuple[Any, ...]", effect[1:]) for effect in box.effects if effect[0] == "put"]
+    body = [effects.Message(*put) for put in puts]
     followers = [effect for effect in box.effects if effect[0] != "put"]
     named = [_naming(message, join_id, sole=len(body) == 1) for message in body]
     opened = effects.join(

@@ -1,9 +1,9 @@
 """How a stream entry becomes a kombu message: whatever its bytes are, this never raises.
 
-    entry --> Received   a message for Celery's consumer
-          --> Exhausted  one whose worker died too often: fails without being run
-          --> Dropped    ends at once: of an ended or expired run
-          --> Unreadable for the dead letters
+entry --> Received   a message for Celery's consumer
+      --> Exhausted  one whose worker died too often: fails without being run
+      --> Dropped    ends at once: of an ended or expired run
+      --> Unreadable for the dead letters
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _count(value: bytes | None) -> int:
     return int(value) if value and value.isdigit() else 0
 
 
-def _payload(  # noqa: PLR0913 -- what an entry holds
+def _payload(
     message: Envelope, head: bytes, body: bytes, fence: Fence, attempts: int, retries: int
 ) -> dict[str, Any]:
     headers = message.headers

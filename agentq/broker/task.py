@@ -53,8 +53,14 @@ class Task(CeleryTask):  # type: ignore[misc]
         result = self.run(*resolved, **kwargs)
         return run_coroutine(result) if inspect.iscoroutine(result) else result
 
-    def retry(self, args: Any = None, kwargs: Any = None, exc: Any = None,
-              throw: bool = True, **options: Any) -> Any:  # noqa: FBT001, FBT002 -- Celery's  # fmt: skip
+    def retry(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: Any = None,
+        throw: bool = True,
+        **options: Any,
+    ) -> Any:
         """Do what Celery's does; the new message is part of this attempt's completion."""
         request = self.request
         if request.called_directly or not throw:  # not throw: the task goes on, so it is sent now

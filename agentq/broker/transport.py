@@ -37,7 +37,16 @@ from agentq.broker import publisher, routing
 from agentq.broker.lease_keeper import LeaseKeeper, keeper_of
 from agentq.broker.message import Message, message_of
 from agentq.broker.qos import QoS
-from agentq.broker.received import Dropped, Exhausted, Fence, Letter, Received, Unreadable, judge
+from agentq.broker.received import (
+    Dropped,
+    Exhausted,
+    Fence,
+    Letter,
+    Received,
+    Unreadable,
+    Verdict,
+    judge,
+)
 from agentq.broker.terms import Terms
 from agentq.errors import BrokerUnavailable, WorkerLost
 from agentq.store import calls, effects, library
@@ -246,7 +255,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
                     )
                 )
 
-    def _hand_in(self, queue: str, verdict: Any) -> None:
+    def _hand_in(self, queue: str, verdict: Verdict) -> None:
         match verdict:
             case Received(fence, payload):
                 self._deliver_checked(queue, fence, payload)
@@ -321,7 +330,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         held = sum(
             _pending(answer) for answer in answers[len(lanes) :] if not isinstance(answer, Exception)
         )
-        return max(0, sum(answers[: len(lanes)]) - held)
+        return max(0, sum(map(int, answers[: len(lanes)])) - held)
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         return bool(is_reply(queue) or self.store.command("EXISTS", *self._lanes(queue)))
@@ -353,7 +362,8 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
     def _get_pool(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 -- kombu's
         pool: Any = connect(self.address, timeout=self.terms.timeout).connection_pool
         pool.connection_kwargs["health_check_interval"] = self.health_check_interval
-        self.keyprefix_fanout = self.keyprefix_fanout.format(db=self.address.db)
+        prefix: str = self.keyprefix_fanout  # type: ignore[has-type]
+        self.keyprefix_fanout = prefix.format(db=self.address.db)
         if asynchronous:
             pool.connection_class = _watched(pool.connection_class, self)
         return pool

@@ -15,12 +15,16 @@ def dashboard(
     port: Annotated[
         int | None, typer.Option("--port", help="Default: dashboard.port; 0 takes any free one.")
     ] = None,
+    control: Annotated[
+        bool, typer.Option("--control", help="Let pages give orders to workers; needs a login.")
+    ] = False,
     parent: Parent = 0,
     announce: Announce = -1,
 ) -> None:
     """Run Flower with agentq's pages; needs no worker.
 
-    It has no login of its own: keep it on loopback, or put a proxy that has one in front.
+    Without a login (FLOWER_BASIC_AUTH=user:password, or Flower's other ways) it stays on this
+    machine, and shows without giving orders.
 
     Example: agentq dashboard -A myproject.flows:aq --port 5556
     """
@@ -37,4 +41,5 @@ def dashboard(
         host=host or aq.settings.dashboard.host,
         port=aq.settings.dashboard.port if port is None else port,
         announce=announcer(announce),
+        control=control,
     )

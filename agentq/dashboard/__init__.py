@@ -1,0 +1,1 @@
+"""Flower over a cell, with our pages; needs the extra `dashboard`."""

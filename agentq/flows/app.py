@@ -99,7 +99,7 @@ class AgentQ(App):
 
     def async_store(self) -> AsyncStore:
         """Return the cell, for callers on this thread's event loop."""
-        import asyncio  # noqa: PLC0415 -- a blocking producer has no use for it
+        import asyncio
 
         loop = asyncio.get_running_loop()
         held = getattr(self._async_stores, "held", None)
@@ -134,7 +134,7 @@ class AgentQ(App):
         place = Place.of(ours, request.id)
         outcome: bytes | Err
         if state == "SUCCESS":
-            from agentq.broker.serializer import dumps  # noqa: PLC0415
+            from agentq.broker.serializer import dumps
 
             outcome = dumps(result)
         else:

@@ -31,9 +31,9 @@ class Limits(Protocol):
     """The settings `runs` that the compiler keeps to."""
 
     @property
-    def at_once(self) -> int: ...  # noqa: D102 -- see settings
+    def at_once(self) -> int: ...
     @property
-    def max_members(self) -> int: ...  # noqa: D102
+    def max_members(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Compiler:
             self._failed(place, result, box)
             return
         node = graph.nodes[place.node]
-        assert isinstance(node, StepNode)  # noqa: S101 -- only steps have messages
+        assert isinstance(node, StepNode)
         if node.next is None:
             self._leave(place, result, box)
             return
@@ -122,7 +122,7 @@ class Compiler:
         self, graph: Graph, node: EachNode, place: Place, result: bytes, box: Outbox
     ) -> None:
         decided = graph.nodes[place.node]
-        assert isinstance(decided, StepNode)  # noqa: S101 -- as above
+        assert isinstance(decided, StepNode)
         items = members_of(orjson.loads(result), node.of, decided.step)
         width = len(items)
         if width > self._limits.max_members:
@@ -132,8 +132,8 @@ class Compiler:
             )
         join = join_id(place.run, node.id, place.frames)
         body_node, first = graph.nodes[node.next], graph.nodes[node.first]
-        assert isinstance(body_node, StepNode)  # noqa: S101 -- `graph_of` puts steps there
-        assert isinstance(first, StepNode)  # noqa: S101
+        assert isinstance(body_node, StepNode)
+        assert isinstance(first, StepNode)
         reference = orjson.dumps({joins.MARK: join, "flow": True})
         body = self._message(body_node, place, reference, join=join)
         chord = orjson.dumps({"task": body_node.step, "options": {"task_id": body.id}})

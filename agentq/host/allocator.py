@@ -113,7 +113,7 @@ def enable_background_thread() -> bool:
     """Let jemalloc return memory by itself; return whether it does, False without jemalloc."""
     if live().name != "jemalloc":
         return False
-    libc, on = ctypes.CDLL(None), ctypes.c_bool(True)  # noqa: FBT003 -- a C value
+    libc, on = ctypes.CDLL(None), ctypes.c_bool(True)
     size = ctypes.c_size_t(ctypes.sizeof(on))
     libc.mallctl(b"background_thread", None, None, ctypes.byref(on), size)
     return _background_thread(libc)
@@ -153,7 +153,7 @@ def _run(
     command: list[str], environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(  # noqa: S603 -- system programs by fixed names
+        return subprocess.run(
             command,
             env=environ,
             capture_output=True,
@@ -165,7 +165,7 @@ def _run(
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
-def _address(function: Any) -> int:  # noqa: ANN401 -- ctypes' function type has no public name
+def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 

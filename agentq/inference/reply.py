@@ -81,7 +81,7 @@ class ReplyBuilder:
             finish_reason=self._finish_reason,
         )
 
-    def _add(self, chunk: Any) -> None:  # noqa: ANN401 -- foreign JSON, whose shape is tried here
+    def _add(self, chunk: Any) -> None:
         if error := chunk.get("error"):
             self._give_up(error)
         self._model = chunk.get("model") or self._model
@@ -92,8 +92,8 @@ class ReplyBuilder:
                 self._texts.append(text)
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
 
-    def _give_up(self, error: Any) -> None:  # noqa: ANN401 -- foreign JSON
+    def _give_up(self, error: Any) -> None:
         code = error.get("code")
         message = f"{self._call} gave up: {error.get('message', error)}"
-        refused = isinstance(code, int) and 400 <= code < 500  # noqa: PLR2004 -- HTTP's client errors
+        refused = isinstance(code, int) and 400 <= code < 500
         raise (ModelRefused if refused else ModelUnavailable)(message, call=self._call)

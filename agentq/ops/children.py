@@ -40,6 +40,8 @@ class Spec:
     """Added to this process' own."""
     log: Path | None = None
     """Where its output goes; None: where this process' goes."""
+    essential: bool = True
+    """Whether all the others are of no use without it, once it has run."""
 
 
 @dataclass(kw_only=True)
@@ -165,8 +167,12 @@ class Children:
         tail = _tail(child)
         self._forget(child)
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        if child.early_deaths >= _EARLY_DEATHS or (status and not child.announced):
+        if status and not child.announced:
             raise ProcessFailed(f"{child.spec.name} ended {how}{tail}")
+        if child.early_deaths >= _EARLY_DEATHS:
+            if child.spec.essential:
+                raise ProcessFailed(f"{child.spec.name} ended {how} again and again{tail}")
+            return f"{child.spec.name} ended {how} again and again: given up{tail}"
         self._launch(child)
         return f"{child.spec.name} (process {process.pid}) ended {how} and is started again"
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import queue
 import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from agentq.ops.up import Parts, Up
 from agentq.runs.handle import RunHandle
 from agentq.runs.record import RunEvent, RunStatus
 from agentq.settings import load_settings
+from agentq.settings.model import Dashboard
 from agentq.store.embedded import default_data_dir
 
 _PREFIX = "agentq-demo-"
@@ -78,6 +80,7 @@ def installation(
             pools=tuple(settings.pools),
             models=True,
             dashboard=dashboard,
+            dashboard_port=_port(settings.dashboard),
             data_dir=folder,
             drain=_DRAIN,
             logs=folder,
@@ -132,6 +135,18 @@ def _temporary_folder() -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _port(wanted: Dashboard) -> int:
+    """Return the port of the settings, or 0, which is any, where somebody has it already."""
+    family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((wanted.host, wanted.port))
+        except OSError:
+            return 0
+    return wanted.port
 
 
 def _roomy() -> str:

@@ -37,6 +37,8 @@ class Parts:
     pools: tuple[str, ...]
     models: bool
     dashboard: bool
+    dashboard_port: int | None = None
+    """None: as the settings say; 0: any free one."""
     data_dir: Path | None = None
     """Of the embedded server; None: as the settings say, and no server where a broker is set."""
     drain: timedelta | None = None
@@ -194,11 +196,14 @@ class Up:
         return found
 
     def _dashboard(self) -> Spec:
+        chosen = self._parts.dashboard_port
+        port = () if chosen is None else ("--port", str(chosen))
         return Spec(
             name=_DASHBOARD,
-            arguments=("dashboard", "-A", str(self._parts.app)),
+            arguments=("dashboard", "-A", str(self._parts.app), *port),
             environment=self.environment,
             log=self._log(_DASHBOARD),
+            essential=False,
         )
 
     def _log(self, name: str) -> Path | None:

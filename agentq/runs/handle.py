@@ -22,7 +22,7 @@ from agentq.errors import (
     RunNotFound,
     WaitTimeout,
 )
-from agentq.runs.record import RunEvent, RunState, RunStatus, event_of, status_of
+from agentq.runs.record import RunEvent, RunState, RunStatus, events_of, status_of
 from agentq.store import calls
 from agentq.store.client import AsyncStore, Store
 
@@ -222,5 +222,5 @@ def _events(reply: Any) -> list[RunEvent]:
     for entry_id, fields in entries:
         if not isinstance(fields, dict):
             fields = dict(zip(fields[::2], fields[1::2], strict=True))  # noqa: PLW2901
-        result.append(event_of(entry_id, fields))
+        result += events_of(entry_id, fields)
     return result

@@ -88,9 +88,13 @@ def status_of(run_id: str, fields: dict[bytes, bytes]) -> RunStatus:
     )
 
 
-def event_of(entry_id: bytes, fields: dict[bytes, bytes]) -> RunEvent:
-    """Read one entry of a run's events."""
-    return RunEvent(entry_id.decode(), fields[b"e"].decode(), orjson.loads(fields[b"d"]))
+def events_of(entry_id: bytes, fields: dict[bytes, bytes]) -> list[RunEvent]:
+    """Read one entry of a run's events: one event, or a run's last step and its end."""
+    id_ = entry_id.decode()
+    events = [RunEvent(id_, fields[b"e"].decode(), orjson.loads(fields[b"d"]))]
+    if end := fields.get(b"x"):
+        events.append(RunEvent(id_, "end", orjson.loads(end)))
+    return events
 
 
 def _instant(ms: int) -> datetime:

@@ -22,7 +22,7 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+")
 _APP = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
 
-def _duration(value: Any) -> timedelta:  # noqa: ANN401 - pydantic hands over whatever was written
+def _duration(value: Any) -> timedelta:
     try:
         duration = parse_duration(value)
     except OverflowError:
@@ -35,7 +35,7 @@ def _duration(value: Any) -> timedelta:  # noqa: ANN401 - pydantic hands over wh
 def _whole(value: object) -> object:
     # pydantic takes `slots = true` as 1
     if isinstance(value, bool):
-        raise ValueError(f"{str(value).lower()} is not a whole number")  # noqa: TRY004 - pydantic wants ValueError
+        raise ValueError(f"{str(value).lower()} is not a whole number")
     return value
 
 

@@ -62,6 +62,10 @@ class Full:
 
 NO_RUN = NewRun("", b"", 0, 0)
 
+COMPLETE = "aq1_complete"
+_COMPLETE_AT = 4
+"""Where the arguments of a call begin: behind FCALL, the function, the number of keys, the key."""
+
 
 def flatten(effects: Sequence[Effect]) -> list[Arg]:
     """Return the effects as ARGV takes them."""
@@ -126,6 +130,15 @@ def complete(
     return (
         "FCALL", "aq1_complete", 1, prefix, stream, entry, run, keep_ms, *flatten(effects),
     )  # fmt: skip
+
+
+def complete_many(completions: Sequence[Call]) -> Call:
+    """Put several `complete` calls of one cell into one."""
+    flat: list[Arg] = []
+    for call in completions:
+        flat.append(len(call) - _COMPLETE_AT)
+        flat.extend(call[_COMPLETE_AT:])
+    return ("FCALL", "aq1_complete_many", 1, completions[0][3], *flat)
 
 
 def fail(  # noqa: PLR0913 -- the function's arguments, one for one

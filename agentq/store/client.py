@@ -164,7 +164,8 @@ class AsyncStore:
         pool = self.client.connection_pool
         connection = await pool.get_connection()
         try:
-            await connection.send_packed_command([pack_command(call) for call in calls])
+            packed = [pack_command(call) for call in calls]  # type: ignore[arg-type]  # its stub: one
+            await connection.send_packed_command(packed)
             return [await _reply(connection) for _ in calls]
         except BaseException:
             await connection.disconnect(nowait=True)  # replies to come belong to nobody

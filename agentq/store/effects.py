@@ -34,7 +34,7 @@ def put(message: Message) -> Effect:
     return ("put", *message)
 
 
-def join(  # noqa: PLR0913 -- the effect's arguments, one for one
+def join(
     join_id: str,
     *,
     width: int,

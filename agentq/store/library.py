@@ -41,7 +41,7 @@ def source() -> str:
     return f"#!lua name={LIBRARY}\n-- revision {REVISION}\n" + "\n".join(parts)
 
 
-def ensure(client: Redis[bytes] | Any) -> bool:
+def ensure(client: Redis | Any) -> bool:
     """Load the library where it is missing or of an older (or edited) revision; return whether.
 
     Raises:
@@ -71,7 +71,7 @@ def _outdated(code: str) -> bool:
     return revision < REVISION or (revision == REVISION and code != source())
 
 
-def load(client: Redis[bytes] | Any) -> None:
+def load(client: Redis | Any) -> None:
     """Load the library, replacing one of the same version.
 
     Raises:
@@ -83,7 +83,7 @@ def load(client: Redis[bytes] | Any) -> None:
         raise BrokerUnavailable(_explain(error)) from error
 
 
-async def aload(client: AsyncRedis[bytes] | Any) -> None:
+async def aload(client: AsyncRedis | Any) -> None:
     """Do what `load` does, on an asyncio client."""
     try:
         await client.execute_command("FUNCTION", "LOAD", "REPLACE", source())

@@ -314,7 +314,8 @@ class AsyncTasks(_CeleryTasks):
     ) -> None:
         task = delivery.task
         if state in (states.SUCCESS, states.FAILURE) and task_has_custom(task, "after_return"):
-            einfo = ExceptionInfo() if state == states.FAILURE else None
+            failed = state == states.FAILURE
+            einfo = ExceptionInfo((type(value), value, value.__traceback__)) if failed else None
             self._hook(task.after_return, state, value, delivery.id, args, kwargs, einfo)
         if signals.task_postrun.receivers:
             signals.task_postrun.send(

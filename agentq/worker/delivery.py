@@ -116,6 +116,7 @@ class Unknown:
     lane: str
     stream: bytes
     entry: bytes
+    id: bytes
     why: str
 
 
@@ -145,17 +146,18 @@ def judge(
         letter = effects.dead(str(error), task_id, attempts, head[:_HEAD_KEPT], body)
         ended = [letter, *_ends(run, join, str(error), attempts, keep_ms)]
         return Settled(stream, entry_id, run, ended, str(error))
+    id_ = fields.get(b"i", b"")
     task = tasks.get(message.task)
     name = lane.decode()
     if task is None:
-        return Unknown(f"{pool}:{name}", stream, entry_id, f"no task {message.task!r} here")
+        return Unknown(f"{pool}:{name}", stream, entry_id, id_, f"no task {message.task!r} here")
     flow = message.ours.get("flow")
     if flow is not None:
         if flow not in flows:
-            return Unknown(f"{pool}:{name}", stream, entry_id, f"no flow {flow!r} here")
+            return Unknown(f"{pool}:{name}", stream, entry_id, id_, f"no flow {flow!r} here")
         if not flows[flow].graph.runs(message.ours["node"], message.task):
             why = f"flow {flow!r} has no step {message.task!r} at that place here"
-            return Unknown(f"{pool}:{name}", stream, entry_id, why)
+            return Unknown(f"{pool}:{name}", stream, entry_id, id_, why)
     born = _count(fields.get(b"t")) or int(entry_id.partition(b"-")[0])
     return Delivery(
         task, message, pool, name, stream, entry_id, message.id, run, join, body,

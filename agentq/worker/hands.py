@@ -14,6 +14,7 @@ from agentq.broker.app import milliseconds
 from agentq.errors import BrokerUnavailable
 from agentq.store import calls
 from agentq.worker.delivery import Delivery, Settled, Unknown, judge
+from agentq.worker.parking import Parking
 from agentq.worker.tracer import Tracer, is_async
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from agentq.worker.parts import Parts
 
 logger = logging.getLogger(__name__)
-
-PARK_MS = 5000
-"""How long a message that this worker does not know waits before it is handed out again."""
 
 CANCELLED_KEPT = 1000
 """Ids of cancelled runs that are remembered: the word may come before the step it is about."""
@@ -48,6 +46,7 @@ class Hands:
         self._prefix = parts.cell.store.keys.prefix
         self._keep_ms = milliseconds(parts.app.settings.runs.keep)
         self._has_threads = any(map(_needs_thread, parts.app.celery.tasks.values()))
+        self._parking = Parking()
         self._terminated: set[bytes] = set()
         self._cancelled_runs: OrderedDict[str, None] = OrderedDict()
         self._leaving = False
@@ -69,6 +68,16 @@ class Hands:
             threads = self._parts.threads
             room = min(room, 2 * threads.count - threads.used)
         return room
+
+    @property
+    def moment(self) -> float:
+        """Return how many seconds other workers are to have for themselves after a wake-up."""
+        return self._parking.moment
+
+    @property
+    def load(self) -> int:
+        """Return how busy this worker is beside others: the least busy is woken first."""
+        return self._parking.load(len(self._running))
 
     def holds(self, stream: bytes, entry: bytes) -> bool:
         """Whether the entry is in these hands."""
@@ -94,11 +103,10 @@ class Hands:
                 logger.info("ended unstarted: %s", why)
                 end = calls.complete(self._prefix, stream, entry_id, "", self._keep_ms, effects)
                 self._complete([end], run or "message")
-            case Unknown(lane, stream, entry_id, why):
+            case Unknown(lane, stream, entry_id, id_, why):
                 logger.warning("handed back for a worker that has it: %s", why)
-                end = calls.fail(
-                    self._prefix, lane, stream, entry_id, after_ms=PARK_MS, retry=False
-                )
+                after = self._parking.after_ms(id_)
+                end = calls.fail(self._prefix, lane, stream, entry_id, after_ms=after, retry=False)
                 self._complete([end], why)
 
     def cancel_run(self, run: str) -> None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import orjson
+from celery import signals
 from celery.worker import state as worker_state
 
 from agentq.broker import routing
@@ -86,6 +87,8 @@ class Loop:
         self._ready_callback = init_callback
         self._settings = self.aq.settings
         self._clock = BrokerClock()
+        self._told = 0
+        """How often a signal told this worker to go: the second time means at once."""
         self._leaving = False
         self._rejoining: asyncio.Task[None] | None = None
 
@@ -94,10 +97,14 @@ class Loop:
     def start(self) -> None:
         """Run until the worker is told to stop."""
         separate_stacks(self.app)
+        signals.worker_shutting_down.connect(self._on_signal)
         worker_state.maybe_shutdown()
         with asyncio.Runner(loop_factory=_loop_factory(self._settings.worker.loop)) as runner:
             runner.run(self._main())
         worker_state.maybe_shutdown()
+
+    def _on_signal(self, **_: Any) -> None:
+        self._told += 1
 
     def stop(self) -> None:
         """Do nothing: `start` has returned when Celery calls this."""
@@ -127,6 +134,7 @@ class Loop:
         if not await self._take_lease():
             return
         self._build()
+        self._beating = self._loop.create_task(self._beat(), name="agentq-beat")
         self._sidecar.start()
         await self._warm()
         services = self._start_services()
@@ -176,7 +184,7 @@ class Loop:
             address=self.aq.address,
             worker=self.worker,
             lease=settings.worker.lease,
-            on_work=self._pump.wake,
+            on_work=self._woken,
             on_cancel=self.hands.cancel_run,
         )
         self._sweeper = Sweeper(store=self._store, settings=settings)
@@ -197,9 +205,14 @@ class Loop:
         gc.freeze()  # what exists now is never garbage: do not look at it again
         gc.set_threshold(self._settings.worker.gc_threshold, 50, 50)
 
+    async def _beat(self) -> None:
+        """Say that the loop moves, from before the warm-up to the end."""
+        while True:
+            self._lease.beat()
+            await asyncio.sleep(TICK)
+
     async def _until_told(self, services: list[asyncio.Task[None]]) -> None:
         while not _told_to_stop():
-            self._lease.beat()
             for service in services:
                 if service.done():
                     service.result()  # a service ends only by an error: the process goes with it
@@ -212,15 +225,15 @@ class Loop:
         if len(self.hands):
             logger.info("draining: %d steps run", len(self.hands))
         while len(self.hands) or not self._pump.idle:
-            if time.monotonic() > until or worker_state.should_terminate:
+            if time.monotonic() > until or worker_state.should_terminate or self._told > 1:
                 break
-            self._lease.beat()
             await asyncio.sleep(0.02)
         self._leaving = True
         await self.hands.leave(within=2)
 
     async def _shut(self, services: list[asyncio.Task[None]]) -> None:
         self._leaving = True
+        self._beating.cancel()
         self._lease.stop()
         for service in services:
             service.cancel()
@@ -247,6 +260,12 @@ class Loop:
                 pass
         except BrokerUnavailable as error:
             logger.warning("%s; what this worker held is free when its lease ends", error)
+
+    def _woken(self) -> None:
+        if moment := self.hands.moment:
+            self._loop.call_later(moment, self._pump.wake)
+        else:
+            self._pump.wake()
 
     def _complete(self, ending: Sequence[calls.Call], task_id: str) -> None:
         self._pump.complete(ending, task_id)

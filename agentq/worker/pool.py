@@ -6,6 +6,7 @@ of it fits.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -49,5 +50,5 @@ class TaskPool(BasePool):  # type: ignore[misc]
             **super()._get_info(),
             "implementation": "agentq asyncio loop",
             "max-concurrency": self.slots,
-            "processes": [],
+            "processes": [os.getpid()],
         }

@@ -4,8 +4,8 @@ One pipeline is under way at a time. What completes meanwhile leaves together wi
 a fetch rides along when there is room: under load a step costs a fraction of a round trip, and an
 idle worker's next step two short ones (wake, fetch).
 
-    hungry: ask for work. Set by a wake-up, by a fetch that came back full, and every `poll`.
-            Cleared by a fetch that left room: the function then knows that this worker has some.
+    hungry: pools to ask for work: all at a wake-up and every `poll`, one again when a fetch from it
+            came back full. A fetch that leaves room tells the cell that this worker has some.
 """
 
 from __future__ import annotations
@@ -40,7 +40,13 @@ SEND_MOST = 512
 _LONGEST_PAUSE = 2.0
 
 
-class _Outgoing(NamedTuple):
+GROUP_MOST, GROUP_ARGUMENTS = 32, 2000
+"""Completions, and their arguments, that one call carries: keeps it under 5 ms."""
+
+
+class Outgoing(NamedTuple):
+    """What ends one delivery: the last call is the ending, those before it stage members."""
+
     calls: Sequence[Call]
     task_id: str
 
@@ -70,8 +76,8 @@ class Pump:
         self._on_lost = on_lost
         self._clock = clock
         self._poll = poll.total_seconds()
-        self._outgoing: deque[_Outgoing] = deque()
-        self._hungry = True
+        self._outgoing: deque[Outgoing] = deque()
+        self._hungry = set(pools)
         self._fetching = True
         self._turn = 0
         self._signal = asyncio.Event()
@@ -81,12 +87,12 @@ class Pump:
 
     def complete(self, ending: Sequence[Call], task_id: str) -> None:
         """Send *ending* with the next trip."""
-        self._outgoing.append(_Outgoing(ending, task_id))
+        self._outgoing.append(Outgoing(ending, task_id))
         self._signal.set()
 
     def wake(self) -> None:
         """There may be work."""
-        self._hungry = True
+        self._hungry.update(self._pools)
         self._signal.set()
 
     def stop_fetching(self) -> None:
@@ -112,29 +118,39 @@ class Pump:
                 async with asyncio.timeout(limit):
                     await self._signal.wait()
             except TimeoutError:
-                self._hungry = True
+                self.wake()
 
-    def _trip(self) -> tuple[list[_Outgoing], list[tuple[str, int]]]:
+    def _trip(self) -> tuple[list[Outgoing], list[tuple[str, int]]]:
         """Choose what goes with the next trip: completions, and fetches as (pool, slots)."""
         outgoing = [self._outgoing.popleft() for _ in range(min(SEND_MOST, len(self._outgoing)))]
-        asked: list[tuple[str, int]] = []
-        room = self._hands.room()
-        if self._fetching and self._hungry and room > 0:
-            asked = [(pool, min(room, FETCH_MOST)) for pool in self._pools]
-        return outgoing, asked
+        return outgoing, self._asked() if self._fetching and self._hungry else []
 
-    async def _exchange(self, outgoing: list[_Outgoing], asked: list[tuple[str, int]]) -> None:
+    def _asked(self) -> list[tuple[str, int]]:
+        """Share the room among the pools that may have work; those it does not reach stay hungry.
+
+        Taken off the list before the trip: a wake-up that comes while it is under way must not be
+        forgotten.
+        """
+        room = self._hands.room()
+        asked: list[tuple[str, int]] = []
+        for left in range(len(self._hungry), 0, -1):
+            if room <= 0:
+                break
+            share = min(-(-room // left), FETCH_MOST)
+            asked.append((self._hungry.pop(), share))
+            room -= share
+        return asked
+
+    async def _exchange(self, outgoing: list[Outgoing], asked: list[tuple[str, int]]) -> None:
         if self._unsure and not await self._compare(outgoing):
             return
-        trip = [call for ending in outgoing for call in ending.calls]
+        grouped = group(outgoing)
+        trip = [call for call, _ in grouped]
         for pool, slots in asked:
             self._turn += 1
             quotas = self._selection.quotas(slots, self._turn)
             prefix = self._store.keys.prefix
-            trip.append(calls.fetch(prefix, self.worker, pool, slots, len(self._hands), quotas))
-        if asked:
-            # Before the trip: a wake-up that comes while it is under way must not be forgotten.
-            self._hungry = False
+            trip.append(calls.fetch(prefix, self.worker, pool, slots, self._hands.load, quotas))
         try:
             replies = await self._store.pipeline(trip)
         except BrokerUnavailable as error:
@@ -144,25 +160,27 @@ class Pump:
         fetched = replies[len(replies) - len(asked) :]
         for (pool, slots), reply in zip(asked, fetched, strict=True):
             self._take(pool, slots, reply)
-        self._check(outgoing, replies)
+        for (_, task_ids), reply in zip(grouped, replies, strict=False):
+            self._check(task_ids, reply)
 
-    async def _hold(self, outgoing: list[_Outgoing], error: BrokerUnavailable) -> None:
+    async def _hold(self, outgoing: list[Outgoing], error: BrokerUnavailable) -> None:
         """Keep what was not answered: the fence makes sending it again safe."""
         self._outgoing.extendleft(reversed(outgoing))
         if not self._pause:
             logger.warning("%s; holding %d completions", error, len(self._outgoing))
-        self._hungry = self._unsure = True
+        self._hungry.update(self._pools)
+        self._unsure = True
         self._pause = min(max(self._pause * 2, 0.05), _LONGEST_PAUSE)
         await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311
 
-    async def _compare(self, outgoing: list[_Outgoing]) -> bool:
+    async def _compare(self, outgoing: list[Outgoing]) -> bool:
         """After a failed trip: hand back what the broker thinks this worker has and it has not.
 
         Returns whether the broker answered.
         """
         prefix = self._store.keys.prefix
         ending = {call for going in (*outgoing, *self._outgoing) for call in going.calls}
-        fenced = {(call[4], call[5]) for call in ending if call[1] == "aq1_complete"}
+        fenced = {(call[4], call[5]) for call in ending if call[1] == calls.COMPLETE}
         fenced |= {(call[5], call[6]) for call in ending if call[1] == "aq1_fail"}
         try:
             (held,) = await self._store.pipeline([calls.held(prefix, self.worker)])
@@ -196,23 +214,48 @@ class Pump:
             self._on_lost()
             return
         if len(entries) >= slots:
-            self._hungry = True
+            self._hungry.add(pool)
         for entry in entries:
             self._hands.take(pool, entry)
 
-    def _check(self, outgoing: list[_Outgoing], replies: list[Any]) -> None:
-        place = 0
-        for ending in outgoing:
-            place += len(ending.calls)
-            reply = replies[place - 1]
-            if reply in (b"ok", b"ended"):
-                continue
-            if reply == b"stale":
-                logger.warning(
-                    "%s: not this worker's any more; its result is refused", ending.task_id
-                )
-            elif reply == b"late":
-                logger.info("%s: ended behind its run's deadline; refused", ending.task_id)
-            elif isinstance(reply, Exception):
+    def _check(self, task_ids: list[str], reply: Any) -> None:
+        answers = reply if isinstance(reply, list) else [reply] * len(task_ids)
+        for task_id, answer in zip(task_ids, answers, strict=False):
+            if answer == b"stale":
+                logger.warning("%s: held by another now; its result is refused", task_id)
+            elif answer == b"late":
+                logger.info("%s: ended behind its run's deadline; refused", task_id)
+            elif isinstance(answer, Exception):
                 # Not sent again: the server answered, and would answer the same.
-                logger.error("%s: completion refused: %s", ending.task_id, reply)
+                logger.error("%s: completion refused: %s", task_id, answer)
+
+
+def group(outgoing: Sequence[Outgoing]) -> list[tuple[Call, list[str]]]:
+    """Put completions that need nothing sent before them into few calls, each with its task ids."""
+    result: list[tuple[Call, list[str]]] = []
+    held: list[Call] = []
+    ids: list[str] = []
+    size = 0
+
+    def flush() -> None:
+        nonlocal held, ids, size
+        if held:
+            call = held[0] if len(held) == 1 else calls.complete_many(held)
+            result.append((call, ids))
+        held, ids, size = [], [], 0
+
+    for ending, task_id in outgoing:
+        *before, last = ending
+        if before or last[1] != calls.COMPLETE:
+            flush()
+            result += [(call, []) for call in before]
+        if last[1] != calls.COMPLETE:
+            result.append((last, [task_id]))
+            continue
+        if len(held) == GROUP_MOST or size + len(last) > GROUP_ARGUMENTS:
+            flush()
+        held.append(last)
+        ids.append(task_id)
+        size += len(last)
+    flush()
+    return result

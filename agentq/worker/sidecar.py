@@ -11,11 +11,15 @@ import contextlib
 import logging
 import threading
 import time
+import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import orjson
+from celery.signals import heartbeat_sent
+from celery.utils.sysinfo import load_average
 from celery.worker import control, pidbox
-from celery.worker.heartbeat import Heart
+from celery.worker import state as worker_state
 
 if TYPE_CHECKING:
     from agentq.worker.delivery import Delivery
@@ -24,6 +28,25 @@ logger = logging.getLogger(__name__)
 
 _HELD = 20_000
 """Events held while the broker is away; older ones are dropped."""
+
+_SHOWN = 300
+"""Bytes of arguments that an event carries."""
+
+_BEAT_S = 2.0
+"""Celery's own interval."""
+
+
+def shown_arguments(delivery: Delivery) -> tuple[str, str]:
+    """Return args and kwargs for people: as the sender wrote them, else JSON, cut where long."""
+    headers, body = delivery.envelope.headers, delivery.body
+    if text := headers.get("argsrepr"):
+        return text, headers.get("kwargsrepr") or "{}"
+    if len(body) <= _SHOWN:
+        # What is no JSON, or not three parts, is shown as it is.
+        with contextlib.suppress(ValueError, TypeError):
+            args, kwargs, _ = orjson.loads(body)
+            return orjson.dumps(args).decode(), orjson.dumps(kwargs).decode()
+    return f"{body[1:_SHOWN].decode(errors='replace')}...", "{}"
 
 
 class TaskEvents:
@@ -45,13 +68,14 @@ class TaskEvents:
         if not self.enabled:
             return
         headers = delivery.envelope.headers
-        shown = delivery.body[:300].decode(errors="replace")
+        args, kwargs = shown_arguments(delivery)
         self._add(
             "task-received",
             delivery,
             name=delivery.task.name,
-            args=headers.get("argsrepr") or shown,
-            kwargs=headers.get("kwargsrepr") or "{}",
+            args=args,
+            kwargs=kwargs,
+            routing_key=delivery.pool,
             root_id=headers.get("root_id"),
             parent_id=headers.get("parent_id"),
             retries=delivery.retries or headers.get("retries", 0),
@@ -71,15 +95,20 @@ class TaskEvents:
 
     def failed(self, delivery: Delivery, error: Exception) -> None:
         """It raised."""
-        self._add("task-failed", delivery, exception=repr(error)[:500], traceback="")
+        self._raised("task-failed", delivery, error)
 
     def retried(self, delivery: Delivery, error: Exception) -> None:
         """It is to be tried again."""
-        self._add("task-retried", delivery, exception=repr(error)[:500], traceback="")
+        self._raised("task-retried", delivery, error)
 
     def revoked(self, delivery: Delivery, *, expired: bool) -> None:
         """It was not to be started."""
         self._add("task-revoked", delivery, terminated=False, signum=None, expired=expired)
+
+    def _raised(self, kind: str, delivery: Delivery, error: Exception) -> None:
+        if self.enabled:
+            trace = "".join(traceback.format_exception(error))[-2000:]
+            self._add(kind, delivery, exception=repr(error)[:500], traceback=trace)
 
 
 class Sidecar:
@@ -125,34 +154,49 @@ class Sidecar:
                 writing, hostname=consumer.hostname, buffer_group={"task"}
             )
             consumer.event_dispatcher = dispatcher
-            dispatcher.on_enabled.add(lambda: self._enable(on=True))
-            heart = Heart(_NoTimer(), dispatcher)
-            heart._send("worker-online")  # noqa: SLF001 -- in broker/private_names.py
+            self._beat(dispatcher, "worker-online")
             box = self._listen(reading)
             try:
-                self._serve(dispatcher, heart, reading)
+                self._serve(dispatcher, reading)
             finally:
                 box.cancel()
                 self._flush(dispatcher)
-                heart._send("worker-offline", retry=False)  # noqa: SLF001
+                self._beat(dispatcher, "worker-offline")
 
     def _listen(self, connection: Any) -> Any:
         box = pidbox.Pidbox(self._consumer)
-        box.node.handlers = {**control.Panel.data, **self._handlers}
+        box.node.handlers = {
+            **control.Panel.data,
+            "enable_events": lambda _state, **_: self._switch(on=True),
+            "disable_events": lambda _state, **_: self._switch(on=False),
+            **self._handlers,
+        }
         box.node.channel = connection.channel()
         mailbox = box.node.listen(callback=box.on_message)
         mailbox.consume()
         return mailbox
 
-    def _serve(self, dispatcher: Any, heart: Heart, connection: Any) -> None:
+    def _serve(self, dispatcher: Any, connection: Any) -> None:
         last = time.monotonic()
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
                 connection.drain_events(timeout=0.25)
             self._flush(dispatcher)
-            if time.monotonic() - last >= heart.interval:
+            if time.monotonic() - last >= _BEAT_S:
                 last = time.monotonic()
-                heart._send("worker-heartbeat")  # noqa: SLF001
+                self._beat(dispatcher, "worker-heartbeat")
+
+    def _beat(self, dispatcher: Any, kind: str) -> None:
+        """Do as Celery's heart, which counts requests that our loop does not make."""
+        heartbeat_sent.send(sender=self)
+        dispatcher.send(
+            kind,
+            freq=_BEAT_S,
+            active=len(self._consumer.hands),
+            processed=worker_state.all_total_count[0],
+            loadavg=load_average(),
+            **worker_state.SOFTWARE_INFO,
+        )
 
     def _flush(self, dispatcher: Any) -> None:
         queue = self._events.queue
@@ -161,15 +205,7 @@ class Sidecar:
             dispatcher.send(kind, **fields)
         dispatcher.flush(errors=False)
 
-    def _enable(self, *, on: bool) -> None:
-        self._events.enabled = on
-
-
-class _NoTimer:
-    """Celery's heart wants a timer; the sidecar's own loop keeps the time."""
-
-    def call_repeatedly(self, *_: Any, **__: Any) -> None:
-        """Do nothing."""
-
-    def cancel(self, _: Any) -> None:
-        """Do nothing."""
+    def _switch(self, *, on: bool) -> dict[str, str]:
+        before, self._events.enabled = self._events.enabled, on
+        already = "already " if before is on else ""
+        return {"ok": f"task events {already}{'enabled' if on else 'disabled'}"}

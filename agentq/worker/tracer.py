@@ -207,7 +207,10 @@ class Tracer:
             data["after"] = milliseconds(after)
         kind = "retry" if state == "retry" else "step"
         event = effects.event(delivery.run, kind, serializer.dumps(data))
-        delivery.outbox.effects.insert(0, event)  # before an `end`, which is a run's last event
+        # Right before an `end`, which is a run's last event and shares the entry.
+        box = delivery.outbox.effects
+        place = next((at for at, effect in enumerate(box) if effect[0] == "end"), 0)
+        box.insert(place, event)
 
     def _success(self, delivery: Delivery, result: bytes) -> effects.Effect:
         document = (

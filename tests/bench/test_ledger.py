@@ -31,7 +31,7 @@ def test_executions_of_processes_that_run_at_once_are_all_counted(
     environment = {**os.environ, PATH_VARIABLE: str(tmp_path / "ledger")}
     started = time.monotonic()
     command = [sys.executable, "-c", TICK, "5000"]
-    processes = [subprocess.Popen(command, env=environment) for _ in range(4)]  # noqa: S603 -- ours
+    processes = [subprocess.Popen(command, env=environment) for _ in range(4)]
     assert [process.wait(20) for process in processes] == [0, 0, 0, 0]
     tally = ledger.read()
     assert tally.count == 20_000

@@ -32,7 +32,7 @@ def tests_folder() -> Path:
     cache = Path(tempfile.gettempdir()) / f"agentq-celery-{VERSION}-tests"
     if not (cache / "t").exists():
         cache.mkdir(exist_ok=True)
-        subprocess.run(  # noqa: S603 -- pip
+        subprocess.run(
             [
                 sys.executable, "-m", "pip", "download", "--quiet", "--no-binary", ":all:",
                 "--no-deps", "--dest", str(cache), f"celery=={VERSION}",
@@ -62,13 +62,25 @@ def run(options: list[str]) -> dict[str, str]:
     program = find_program(os.environ.get("AGENTQ_TEST_PROGRAM"))
     with tempfile.TemporaryDirectory(prefix="aq-contract-") as folder:
         report = Path(folder) / "report.xml"
-        server = subprocess.Popen(  # noqa: S603 -- the embedded server's program
-            [program.path, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder],
+        server = subprocess.Popen(
+            [
+                program.path,
+                "--port",
+                str(port),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--dir",
+                folder,
+            ],
             stdout=subprocess.DEVNULL,
         )
         try:
             wait_until(lambda: _listens(port), f"server on port {port}")
-            (Path(folder) / "pytest.ini").write_text("[pytest]\npython_classes = test_*\n", encoding="utf-8")
+            (Path(folder) / "pytest.ini").write_text(
+                "[pytest]\npython_classes = test_*\n", encoding="utf-8"
+            )
             url = f"agentq://127.0.0.1:{port}/0"
             env = {
                 **os.environ, "PYTHONPATH": f"{ROOT}:{cache}", "AGENTQ_BROKER__URL": url,
@@ -83,7 +95,7 @@ def run(options: list[str]) -> dict[str, str]:
                 f"--junitxml={report}",
             ]  # fmt: skip
             targets = [] if any("::" in o for o in options) else ["t/integration/test_canvas.py"]
-            subprocess.run([*command, *targets, *options], cwd=cache, env=env, check=False)  # noqa: S603
+            subprocess.run([*command, *targets, *options], cwd=cache, env=env, check=False)
             return outcomes(report)
         finally:
             server.terminate()
@@ -98,7 +110,7 @@ def _listens(port: int) -> bool:
 def outcomes(report: Path) -> dict[str, str]:
     """Return the outcome of each test of a JUnit report."""
     result = {}
-    for case in ET.parse(report).iter("testcase"):  # noqa: S314 -- our own pytest wrote it
+    for case in ET.parse(report).iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
         failed = case.find("failure") is not None or case.find("error") is not None
         skipped = case.find("skipped") is not None
@@ -116,7 +128,9 @@ def main() -> int:
     failed = {name for name, outcome in result.items() if outcome == "failed"}
     new = sorted(failed - explained.keys())
     mended = sorted(name for name in explained if result.get(name) == "passed")
-    counts = {kind: sum(o == kind for o in result.values()) for kind in ("passed", "failed", "skipped")}
+    counts = {
+        kind: sum(o == kind for o in result.values()) for kind in ("passed", "failed", "skipped")
+    }
     print(f"{counts} of which explained: {len(failed & explained.keys())}")
     for name in new:
         print(f"FAILS, not explained: {name}")

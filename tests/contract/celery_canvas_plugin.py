@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import celery.contrib.pytest
-import celery.contrib.testing.tasks  # noqa: F401 -- the ping that says the worker is up
+import celery.contrib.testing.tasks
 from celery.contrib.testing.app import setup_default_app
 
 from agentq import AgentQ
@@ -20,7 +20,7 @@ _OURS = {"broker_url", "result_backend", "task_create_missing_queues"}
 
 @contextmanager
 def create_app(
-    *, enable_logging: bool = False, use_trap: bool = False, parameters: Any = None, **config: Any  # noqa: ARG001 -- Celery's fixture gives them
+    *, enable_logging: bool = False, use_trap: bool = False, parameters: Any = None, **config: Any
 ) -> Iterator[CeleryApp]:  # fmt: skip
     """Stand in for Celery's own, which makes an app on the configured broker."""
     app = AgentQ("celery-tests", overrides={"worker.stock_pool": "prefork"}).celery
@@ -35,4 +35,4 @@ def create_app(
         yield app
 
 
-celery.contrib.pytest._create_app = create_app  # noqa: SLF001 -- its fixtures offer no other way
+celery.contrib.pytest._create_app = create_app

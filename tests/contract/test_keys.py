@@ -39,9 +39,7 @@ def used(url: str) -> Cell:
 def fan_out(cell: Cell) -> None:
     body = [message("body", run="r")]
     members = [message(f"m{i}", run="r", join=f"j|{i}") for i in range(5)]
-    join = effects.join(
-        "j", width=5, at_once=2, ttl_ms=60_000, run="r", body=body, members=members
-    )
+    join = effects.join("j", width=5, at_once=2, ttl_ms=60_000, run="r", body=body, members=members)
     cell.enqueue(join, run="r")
 
 
@@ -65,7 +63,9 @@ def name_of(cell: Cell, key: str) -> str:
 
 def documented() -> list[re.Pattern[str]]:
     """Return the keys of the table at the head of `keys.py`, placeholders open."""
-    rows = re.findall(r"^\| (\S+) +\| (?:stream|set|list|zset|string|hash)", keys.__doc__ or "", re.M)
+    rows = re.findall(
+        r"^\| (\S+) +\| (?:stream|set|list|zset|string|hash)", keys.__doc__ or "", re.MULTILINE
+    )
     assert len(rows) > 20
     return [re.compile(re.sub(r"<\w+>", ".+", row) + "$") for row in rows]
 
@@ -92,5 +92,6 @@ def test_nothing_is_left_of_work_that_ended(used: Cell) -> None:
     }
     assert lengths == {"s:p:normal": 0}
     kinds = ("join:", "open:", "group:", "delayed", "due", "wake:", "worker")
-    assert {name_of(used, key) for key in used.all_keys() if name_of(used, key).startswith(kinds)} == set()
-
+    assert {
+        name_of(used, key) for key in used.all_keys() if name_of(used, key).startswith(kinds)
+    } == set()

@@ -12,7 +12,6 @@ import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
 
-from agentq.errors import WorkerLost
 from tests.support.ledger import Ledger
 from tests.support.redis_server import Server
 from tests.support.stage import OPTIONS, Stage, on_stage
@@ -141,17 +140,6 @@ def test_ignored_task_leaves_no_result(canvas: Any, ledger: Ledger) -> None:
     result = canvas.ignored.delay()
     wait_until(lambda: ledger.count("ignored") == 1, ledger.lines)
     assert result.state == "PENDING"
-
-
-def test_task_that_kills_its_process_is_given_up_after_three_deaths(
-    canvas: Any, stage: Stage, ledger: Ledger
-) -> None:
-    result = canvas.fatal.apply_async(link_error=canvas.failed.s())
-    with pytest.raises(WorkerLost, match="died 3 times"):
-        result.get(timeout=WAIT)
-    wait_until(lambda: ledger.count(f"failed {result.id}") == 1, ledger.lines)
-    assert ledger.count("fatal") == 3
-    assert stage.dead_letter(result.id)[b"why"] == b"its worker died 3 times while it ran"
 
 
 # -- time -------------------------------------------------------------------------------------------

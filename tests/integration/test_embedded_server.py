@@ -75,7 +75,7 @@ def owner(
 ) -> Iterator[subprocess.Popen[str]]:
     """Run another process that starts the server."""
     blocked = [] if block is None else [str(block)]
-    with subprocess.Popen(  # noqa: S603 -- our own program
+    with subprocess.Popen(
         [sys.executable, "-c", _OWNER, str(data_dir), program or "", *blocked],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -104,7 +104,10 @@ def test_a_fan_out_at_the_end_of_a_flow_gives_its_outcomes(flows: Running) -> No
 def test_a_fan_out_at_the_end_of_a_fan_out_gives_outcomes_of_outcomes(flows: Running) -> None:
     first, second, third = result(flows, "nested-open", 3)
     assert (first, second) == (Ok([]), Ok([{"value": 10}]))
-    assert [list(one) for one in third.value] == [["value"], ["kind", "message", "step", "attempts"]]
+    assert [list(one) for one in third.value] == [
+        ["value"],
+        ["kind", "message", "step", "attempts"],
+    ]
 
 
 def test_a_body_without_annotation_gets_outcomes(flows: Running) -> None:
@@ -242,7 +245,9 @@ def test_nothing_is_left_in_the_queues(flows: Running) -> None:
 
     def queued() -> int:
         lanes = store.command("SMEMBERS", store.keys.lanes())
-        kinds = (f"{store.keys.prefix}{kind}{lane.decode()}" for lane in lanes for kind in ("s:", "r:"))
+        kinds = (
+            f"{store.keys.prefix}{kind}{lane.decode()}" for lane in lanes for kind in ("s:", "r:")
+        )
         return sum(store.command("XLEN", key) for key in kinds)
 
     result(flows, "research", flows.app.Brief(n=600))

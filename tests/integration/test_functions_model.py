@@ -144,7 +144,10 @@ class Queue(RuleBasedStateMachine):
     def _queued(self) -> tuple[list[str], set[str]]:
         ids: list[str] = []
         pending: set[str] = set()
-        for stream in (self.cell.keys.stream("p", "normal"), self.cell.keys.returned("p", "normal")):
+        for stream in (
+            self.cell.keys.stream("p", "normal"),
+            self.cell.keys.returned("p", "normal"),
+        ):
             if not self.cell.redis("EXISTS", stream):
                 continue
             entries = self.cell.redis("XRANGE", stream, "-", "+")

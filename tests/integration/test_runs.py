@@ -67,7 +67,9 @@ def test_a_full_queue_says_what_was_accepted_and_when_to_come_back(flows: Runnin
     async def anything(_: int) -> None: ...
 
     full = small.flow("full", small.step(anything))
-    with pytest.raises(QueueFull, match="holds 2 of at most 2 messages.*broker.max_length") as caught:
+    with pytest.raises(
+        QueueFull, match="holds 2 of at most 2 messages.*broker.max_length"
+    ) as caught:
         full.submit_many(range(5))
     assert len(caught.value.accepted) == 2
     assert caught.value.retry_after.total_seconds() > 0
@@ -80,7 +82,9 @@ def _fields(address: Any) -> dict[str, Any]:
 
 
 def test_an_argument_beyond_the_limit_is_refused_with_the_limit_in_the_text(flows: Running) -> None:
-    with pytest.raises(PayloadTooLarge, match=r"300002 bytes as JSON; broker.max_payload is 262144"):
+    with pytest.raises(
+        PayloadTooLarge, match=r"300002 bytes as JSON; broker.max_payload is 262144"
+    ):
         flow(flows, "pid").submit("x" * 300_000)
 
 
@@ -168,7 +172,11 @@ def test_async_callers_submit_wait_watch_and_cancel(flows: Running) -> None:
 
 def test_an_unknown_run_is_not_found(flows: Running) -> None:
     handle = flows.app.aq.run("0" * 32)
-    calls: list[Callable[[], Any]] = [handle.status, lambda: handle.result(timeout=1), handle.cancel]
+    calls: list[Callable[[], Any]] = [
+        handle.status,
+        lambda: handle.result(timeout=1),
+        handle.cancel,
+    ]
     for call in calls:
         with pytest.raises(RunNotFound, match="0" * 32):
             call()

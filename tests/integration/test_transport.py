@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agentq.errors import WorkerLost
 from tests.support.ledger import Ledger
 from tests.support.redis_server import Server
 from tests.support.stage import APP, Stage, on_stage
@@ -223,3 +224,15 @@ def test_priority_zero_beats_the_default(canvas: Any, stage: Stage, ledger: Ledg
     finally:
         process.stop()
         process.close()
+
+
+def test_task_that_kills_its_process_is_given_up_after_three_deaths(
+    canvas: Any, own_worker: WorkerProcess, stage: Stage, ledger: Ledger
+) -> None:
+    result = canvas.fatal.apply_async(link_error=canvas.failed.s())
+    with pytest.raises(WorkerLost, match="died 3 times"):
+        result.get(timeout=WAIT)
+    wait_until(lambda: ledger.count(f"failed {result.id}") == 1, ledger.lines)
+    assert ledger.count("fatal") == 3
+    assert stage.dead_letter(result.id)[b"why"] == b"its worker died 3 times while it ran"
+    assert own_worker.alive()

@@ -26,7 +26,7 @@ class WorkerProcess:
         self.options = options
         self.env = dict(env or {})
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.NamedTemporaryFile(prefix="aq-worker-", suffix=".log")  # noqa: SIM115
+        self._log = tempfile.NamedTemporaryFile(prefix="aq-worker-", suffix=".log")
 
     @property
     def pid(self) -> int:
@@ -38,7 +38,7 @@ class WorkerProcess:
         """Start it and wait until it is ready."""
         self._log.truncate(0)
         command = [sys.executable, "-m", "celery", "-A", self.app, "worker", "-l", "INFO"]
-        self._process = subprocess.Popen(  # noqa: S603 -- our own program
+        self._process = subprocess.Popen(
             [*command, *self.options],
             cwd=ROOT,
             env={**os.environ, **self.env, "PYTHONUNBUFFERED": "1"},

@@ -41,6 +41,7 @@ def main() -> int:
     """Serve until SIGTERM, SIGINT or the end of the parent."""
     options = _parse()
     os.environ["HF_HUB_OFFLINE"] = "1"  # should a package think of downloading, it fails instead
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime's wheels report to Microsoft otherwise
     ready = _take_stdout()
     folder = options.run_dir or Path(tempfile.mkdtemp(prefix="agentq-model-"))
     try:

@@ -62,7 +62,7 @@ class ChatEngine:
         """End it with the calls it is answering; safe twice."""
         self._server = None
 
-    def _parameters(self, xllamacpp: Any, weights: Path) -> Any:  # noqa: ANN401 -- untyped package
+    def _parameters(self, xllamacpp: Any, weights: Path) -> Any:
         p = xllamacpp.CommonParams()
         p.model.path = str(weights)
         p.model_alias = {NAME}

@@ -47,7 +47,7 @@ def load_embedder(cache: Path, *, threads: int) -> Embedder:
 class MiniLM:
     """all-MiniLM-L6-v2, 384 numbers, on onnxruntime."""
 
-    def __init__(self, session: Any, tokenizer: Any) -> None:  # noqa: ANN401 -- untyped packages
+    def __init__(self, session: Any, tokenizer: Any) -> None:
         """Take a loaded session and a tokenizer that neither pads nor cuts too early."""
         self.name = "all-minilm-l6-v2"
         self._session = session
@@ -83,7 +83,7 @@ class MiniLM:
 class WordLlama:
     """wordllama, 256 numbers: averaged word vectors, thirty times cheaper and less exact."""
 
-    def __init__(self, model: Any) -> None:  # noqa: ANN401 -- an untyped package
+    def __init__(self, model: Any) -> None:
         """Take a loaded model."""
         self.name = "wordllama-l2-supercat-256"
         self._model = model
@@ -141,7 +141,7 @@ def _load_wordllama(cache: Path, _threads: int) -> Embedder:
     return WordLlama(wordllama.WordLlama.load(cache_dir=folder, disable_download=True))
 
 
-def _engine(module: str, *, install: str = _INSTALL) -> Any:  # noqa: ANN401 -- untyped packages
+def _engine(module: str, *, install: str = _INSTALL) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -137,7 +137,7 @@ class _Encoder:
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
-    def _node(self, operation: str, *inputs: str, **attributes: Any) -> str:  # noqa: ANN401 -- ONNX's own
+    def _node(self, operation: str, *inputs: str, **attributes: Any) -> str:
         output = f"n{len(self.nodes)}"
         self.nodes.append(helper.make_node(operation, inputs, [output], **attributes))
         return output

@@ -24,9 +24,9 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - the names above have their types
+def __getattr__(name: str) -> Any:
     """Load a public name's module when it is first asked for."""
-    from importlib import import_module  # noqa: PLC0415
+    from importlib import import_module
 
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,18 +36,18 @@ app.conf.update(
 )
 
 
-def _task(function: Callable[..., object]) -> Any:  # noqa: ANN401 - Celery has no types
+def _task(function: Callable[..., object]) -> Any:
     return app.task(function)
 
 
 @_task
-def noop(payload: dict[str, Any]) -> None:  # noqa: ARG001 - it is carried, not read
+def noop(payload: dict[str, Any]) -> None:
     """Do nothing, and be counted."""
     ledger.tick()
 
 
 @_task
-def stamp(payload: dict[str, Any]) -> float:  # noqa: ARG001
+def stamp(payload: dict[str, Any]) -> float:
     """Return when it started."""
     return time.monotonic()
 
@@ -87,7 +87,7 @@ def execute(index: int) -> int:
 
 
 @_task
-def review(results: list[int]) -> None:  # noqa: ARG001
+def review(results: list[int]) -> None:
     """End a pipeline."""
     time.sleep(PIPELINE_STEP_S)
     ledger.tick(Mark.REVIEW)

@@ -64,5 +64,5 @@ class Gauge:
         )
 
     @cached_property
-    def _client(self) -> Any:  # noqa: ANN401 - redis-py types INFO as a union of everything
+    def _client(self) -> Any:
         return connect(parse(self._url), timeout=_TIMEOUT)

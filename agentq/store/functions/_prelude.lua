@@ -194,14 +194,19 @@ local function event(P, run, kind, data)
   redis.call('XADD', P .. 'run:' .. run .. ':ev', 'MAXLEN', '~', EVENTS_KEPT, '*', 'e', kind, 'd', data)
 end
 
--- Ends a run once: the first end stands.
-local function end_run(P, run, state, data, keep, now)
+-- Ends a run once: the first end stands. `kind`, `last`: the event of the step that ended it, kept
+-- in one entry with the end (field x), since both come with each run's last step.
+local function end_run(P, run, state, data, keep, now, kind, last)
   local key = P .. 'run:' .. run
   local record = redis.call('HMGET', key, 'state', 'deadline')
   if record[1] ~= 'running' then return false end
   redis.call('HSET', key, 'state', state, 'ended', now, 'result', data)
   if record[2] ~= '0' then redis.call('ZREM', P .. 'due', run) end
-  event(P, run, 'end', '"' .. state .. '"')
+  if kind then
+    redis.call('XADD', key .. ':ev', '*', 'e', kind, 'd', last, 'x', '"' .. state .. '"')
+  else
+    event(P, run, 'end', '"' .. state .. '"')
+  end
   redis.call('PEXPIRE', key, keep)
   redis.call('PEXPIRE', key .. ':ev', keep)
   return true
@@ -232,10 +237,8 @@ local function spill(P, lane, now)
   if redis.call('EXISTS', key) == 0 then redis.call('LPOP', open) end
 end
 
--- Applies the effects from ARGV[i] on.
-local function apply(P, argv, i, now)
-  local woken = {}
-  local n = #argv
+-- Applies the effects in ARGV[i..n]; `woken` gathers which pools to wake (`wake_all`).
+local function apply(P, argv, i, n, now, woken)
   while i <= n do
     local op = argv[i]
     i = i + 1
@@ -250,8 +253,14 @@ local function apply(P, argv, i, now)
       meta(P, argv[i], argv[i + 1], argv[i + 2])
       i = i + 3
     elseif op == 'event' then
-      event(P, argv[i], argv[i + 1], argv[i + 2])
-      i = i + 3
+      local run = argv[i]
+      if argv[i + 3] == 'end' and argv[i + 4] == run and i + 3 <= n then
+        end_run(P, run, argv[i + 5], argv[i + 6], tonumber(argv[i + 7]), now, argv[i + 1], argv[i + 2])
+        i = i + 8
+      else
+        event(P, run, argv[i + 1], argv[i + 2])
+        i = i + 3
+      end
     elseif op == 'join' then
       i = open_join(P, argv, i, now, woken)
     elseif op == 'width' then
@@ -280,7 +289,6 @@ local function apply(P, argv, i, now)
       return redis.error_reply('AQ unknown effect ' .. tostring(op))
     end
   end
-  wake_all(P, woken, now)
 end
 
 -- Ends a delivery: true where this worker still owned it. The entry's id is the fence, since every
@@ -361,4 +369,21 @@ local function hand_back(P, worker, charge, limit, keep, now)
   redis.call('DEL', P .. 'worker:' .. worker, P .. 'wake:' .. worker)
   wake_all(P, woken, now)
   return count
+end
+
+-- Ends one delivery with its effects: ARGV[i..n] = stream, entry, run, keep_ms, effects. See
+-- `complete` for what it returns.
+local function complete_one(P, argv, i, n, now, woken)
+  local stream, run = argv[i], argv[i + 2]
+  if stream ~= '' and not settle(stream, argv[i + 1]) then return 'stale' end
+  if run ~= '' then
+    local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline')
+    if record[1] ~= 'running' then return 'ended' end
+    local deadline = tonumber(record[2] or '0')
+    if deadline > 0 and now > deadline then
+      end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now)
+      return 'late'
+    end
+  end
+  return apply(P, argv, i + 4, n, now, woken) or 'ok'
 end

@@ -31,7 +31,9 @@ local function enqueue(keys, argv)
   elseif argv[1] ~= '' then
     redis.call('SET', P .. 'id:' .. argv[1], '1', 'PX', argv[2])
   end
-  local failed = apply(P, argv, 10, now)
+  local woken = {}
+  local failed = apply(P, argv, 10, #argv, now, woken)
+  wake_all(P, woken, now)
   if failed then return failed end
   return { 'ok', depth, deadline }
 end

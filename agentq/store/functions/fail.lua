@@ -34,7 +34,9 @@ local function fail(keys, argv)
     add(P, 'r:', m, f.a, retries, f.t)
     wake(P, pool, 1, now)
   end
-  local failed = apply(P, argv, 6, now)
+  local woken = {}
+  local failed = apply(P, argv, 6, #argv, now, woken)
+  wake_all(P, woken, now)
   if failed then return failed end
   return 'ok'
 end

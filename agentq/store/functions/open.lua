@@ -9,7 +9,10 @@ local function open(keys, argv)
   if argv[1] ~= '' and not redis.call('SET', P .. 'id:' .. argv[1], '1', 'NX', 'PX', argv[2]) then
     return { 'dup' }
   end
-  local failed = apply(P, argv, 3, now_ms())
+  local now = now_ms()
+  local woken = {}
+  local failed = apply(P, argv, 3, #argv, now, woken)
+  wake_all(P, woken, now)
   if failed then return failed end
   return { 'ok' }
 end

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-import agentq  # noqa: F401 -- makes the URLs known
 from celery import Celery
+
+import agentq
 
 _URL = os.environ["AGENTQ_BROKER__URL"]
 

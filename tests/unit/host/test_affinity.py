@@ -30,7 +30,7 @@ input(); late = threading.Thread(target=show); late.start(); late.join()
 @pytest.fixture
 def program() -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", _TWO_THREADS]
-    with subprocess.Popen(  # noqa: S603 -- our own program
+    with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert read(process) == "ready"

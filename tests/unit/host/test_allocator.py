@@ -34,7 +34,7 @@ os.wait()
 
 
 def run(program: str, *arguments: str, **environ: str) -> str:
-    done = subprocess.run(  # noqa: S603 -- our own program
+    done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         env=_CLEAN | environ,
         capture_output=True,
@@ -84,7 +84,7 @@ def test_a_jemalloc_that_is_loaded_but_does_not_serve_malloc_is_not_called_live(
 def test_a_preload_that_fails_is_seen_as_the_allocator_that_is_live(tmp_path: Path) -> None:
     broken = tmp_path / "libjemalloc.so.2"
     broken.write_bytes(b"no library")
-    done = subprocess.run(  # noqa: S603 -- our own program
+    done = subprocess.run(
         [sys.executable, "-c", _DESCRIBE],
         env=_CLEAN | {"LD_PRELOAD": str(broken)},
         capture_output=True,
@@ -114,12 +114,12 @@ def test_a_jemalloc_that_does_not_load_is_not_found(
 def test_the_system_python_which_is_linked_differently_is_judged_right_too() -> None:
     system = Path("/usr/bin/python3")
     version = "import sys; raise SystemExit(sys.version_info < (3, 11))"
-    if not system.exists() or subprocess.call([system, "-c", version]):  # noqa: S603 -- it is fixed
+    if not system.exists() or subprocess.call([system, "-c", version]):
         pytest.skip("no /usr/bin/python3 of 3.11 or newer")
     describe_it = f"import runpy; print(runpy.run_path({allocator.__file__!r})['describe']())"
     for wanted in ("jemalloc", "glibc"):
         environ = _CLEAN | launch_environment(wanted, environ=_CLEAN)
-        said = subprocess.check_output([system, "-c", describe_it], env=environ, text=True)  # noqa: S603 -- it is fixed
+        said = subprocess.check_output([system, "-c", describe_it], env=environ, text=True)
         assert said.startswith(f"{wanted} ")
 
 

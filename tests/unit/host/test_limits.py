@@ -29,4 +29,4 @@ def test_the_soft_limit_becomes_the_hard_one_and_the_real_value_is_said(
     soft: str, said: str
 ) -> None:
     command = [sys.executable, "-c", _RAISE, soft]
-    assert subprocess.check_output(command, text=True).strip() == said  # noqa: S603 -- ours
+    assert subprocess.check_output(command, text=True).strip() == said

@@ -33,7 +33,7 @@ input()
 @pytest.fixture
 def work() -> Iterator[tuple[int, float, int]]:
     command = [sys.executable, "-c", _WORK]
-    with subprocess.Popen(  # noqa: S603 -- our own program
+    with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout
@@ -81,7 +81,7 @@ def test_a_process_that_is_gone_is_named() -> None:
 def test_a_program_name_with_brackets_and_spaces_does_not_confuse() -> None:
     rename = "open('/proc/self/comm', 'w').write(') Z 1 ('); print('up', flush=True); input()"
     command = [sys.executable, "-c", rename]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:  # noqa: S603 -- ours
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout
         child.stdout.readline()
         assert child.pid in descendants(os.getpid())
@@ -89,7 +89,7 @@ def test_a_program_name_with_brackets_and_spaces_does_not_confuse() -> None:
 
 
 def test_the_package_imports_without_psutil() -> None:
-    modules = "affinity allocator limits placement process topology".split()  # noqa: SIM905 -- shorter
+    modules = "affinity allocator limits placement process topology".split()
     hide = "import sys, importlib; sys.modules['psutil'] = None; "
     load = f"[importlib.import_module('agentq.host.' + name) for name in {modules}]"
-    subprocess.run([sys.executable, "-c", hide + load], check=True)  # noqa: S603 -- ours
+    subprocess.run([sys.executable, "-c", hide + load], check=True)

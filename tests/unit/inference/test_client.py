@@ -37,7 +37,7 @@ Scenario = Callable[[ModelServer, ModelClient], Coroutine[Any, Any, T]]
 def played(
     *moves: Move,
     scenario: Scenario[T],
-    **options: Any,  # noqa: ANN401 -- the client's own
+    **options: Any,
 ) -> T:
     async def play() -> T:
         async with (

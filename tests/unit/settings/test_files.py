@@ -72,7 +72,7 @@ def test_importing_settings_loads_neither_celery_nor_redis() -> None:
         "import sys, agentq.settings\n"
         "print(sorted({'celery', 'kombu', 'redis', 'pydantic_settings'} & sys.modules.keys()))"
     )
-    done = subprocess.run(  # noqa: S603 - our own interpreter
+    done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20
     )
     assert done.stdout == "[]\n"

@@ -51,7 +51,7 @@ class Desk:
     def model(self, _tier: str) -> Desk:
         return self
 
-    async def chat(self, prompt: str, **_limits: Any) -> Answer:  # noqa: ANN401 -- as Context has it
+    async def chat(self, prompt: str, **_limits: Any) -> Answer:
         self.prompts.append(prompt)
         if self.answer is None:
             raise ModelUnavailable("connection refused", call="POST http://model/v1/chat")

@@ -1,0 +1,212 @@
+"""Workers that die, stop, hang or are told to go, in the middle of a run with real processes."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+
+from agentq.runs.handle import RunHandle
+from tests.support.ledger import Ledger
+from tests.support.running import BOTH_POOLS, Running, running
+from tests.support.waiting import wait_until
+
+LEASE_S = 1.0
+STEP_S = 0.2
+WIDTH = 40
+NARROW = (*BOTH_POOLS, "-c", "4")
+
+Start = Callable[..., AbstractContextManager[Running]]
+
+
+@pytest.fixture
+def start(url: str, ledger: Ledger) -> Start:
+    @contextmanager
+    def started(**settings: str) -> Iterator[Running]:
+        chosen = {"WORKER__LEASE": f"{LEASE_S}s", "WORKER__HANG_TIMEOUT": "600ms"} | settings
+        with running("tests.support.apps.faults", url, ledger, **chosen) as app:
+            yield app
+
+    return started
+
+
+def submit(app: Running, flow: str = "fan", argument: Any = WIDTH) -> RunHandle:
+    return app.app.aq.get_flow(flow).submit(argument)  # type: ignore[no-any-return]
+
+
+def until_ended(ledger: Ledger, members: int) -> None:
+    wait_until(lambda: len(ledger.lines("end ")) >= members, f"{members} members have ended")
+
+
+def assert_whole(handle: RunHandle, ledger: Ledger, width: int = WIDTH) -> None:
+    """Check that the run ended once, with one outcome for each member, whatever happened."""
+    assert handle.result(timeout=20) == list(range(width))
+    assert ledger.counts("body") == {f"body {handle.id}": 1}
+    assert ledger.counts("plan") == {f"plan {handle.id}": 1}
+    done = [
+        event.data["task"]
+        for event in handle.events()
+        if event.kind == "step" and event.data["state"] == "done"
+    ]
+    assert len(done) == len(set(done)) == width + 2
+    assert {line.split()[1] for line in ledger.lines("end ")} == {str(i) for i in range(width)}
+
+
+def begun_twice(ledger: Ledger) -> set[str]:
+    begun = [line.split()[1] for line in ledger.lines("begin ")]
+    return {number for number in begun if begun.count(number) > 1}
+
+
+def held(ledger: Ledger, worker: str) -> set[str]:
+    """Return the members that a worker began and did not end."""
+    begun = {x.split()[1] for x in ledger.lines("begin ") if x.split()[2] == f"{worker}@test"}
+    return begun - {x.split()[1] for x in ledger.lines("end ") if x.split()[2] == f"{worker}@test"}
+
+
+def test_a_killed_worker_costs_one_lease_and_nothing_runs_that_it_had_finished(
+    start: Start, ledger: Ledger
+) -> None:
+    with start() as app:
+        victim, _ = app.worker("victim", options=NARROW), app.worker("other", options=NARROW)
+        began = time.monotonic()
+        handle = submit(app)
+        until_ended(ledger, 8)
+        victim.kill()
+        killed = time.monotonic()
+        lost = held(ledger, "victim")
+        assert_whole(handle, ledger)
+        took = time.monotonic() - began
+    assert 0 < len(lost) <= 4
+    assert begun_twice(ledger) <= lost
+    # Undisturbed, eight at once take 1 s; from the kill on, four at once do the rest.
+    left = (WIDTH - 8) / 4 * STEP_S
+    limit = killed - began + left + LEASE_S + 2 + STEP_S
+    print(f"ended {took:.2f} s after submit, {took - (killed - began):.2f} s after the kill; limit {limit:.2f} s")
+    assert took <= limit
+
+
+def test_a_run_survives_the_death_of_every_worker(start: Start, ledger: Ledger) -> None:
+    with start() as app:
+        first = app.worker("first", options=NARROW)
+        handle = submit(app)
+        until_ended(ledger, 5)
+        first.kill()
+        lost = held(ledger, "first")
+        app.worker("second", options=NARROW)
+        assert_whole(handle, ledger)
+    assert begun_twice(ledger) <= lost
+
+
+def test_sigterm_lets_running_steps_end_and_hands_back_the_rest_uncharged(
+    start: Start, ledger: Ledger
+) -> None:
+    with start() as app:
+        leaving, _ = app.worker("leaving", options=NARROW), app.worker("other", options=NARROW)
+        handle = submit(app)
+        until_ended(ledger, 6)
+        leaving.send(signal.SIGTERM)
+        assert leaving.wait_ended(5) == 0
+        assert held(ledger, "leaving") == set()
+        assert_whole(handle, ledger)
+    assert begun_twice(ledger) == set()
+    assert {line.split()[3] for line in ledger.lines("begin ")} == {"1"}  # the first attempt
+
+
+def test_what_does_not_end_within_the_drain_timeout_is_handed_back_uncharged(
+    start: Start, ledger: Ledger
+) -> None:
+    with start(WORKER__DRAIN_TIMEOUT="200ms") as app:
+        app.variables["AQ_TEST_SECONDS"] = "60"
+        slow = app.worker("slow", options=NARROW)
+        handle = submit(app, argument=3)
+        wait_until(lambda: len(ledger.lines("begin ")) == 3, "three members run")
+        slow.send(signal.SIGTERM)
+        assert slow.wait_ended(5) == 0
+        app.variables["AQ_TEST_SECONDS"] = "0.05"
+        app.worker("fast", options=NARROW)
+        assert_whole(handle, ledger, 3)
+    attempts = [line.split()[2:] for line in ledger.lines("begin ")]
+    assert attempts == [["slow@test", "1"]] * 3 + [["fast@test", "1"]] * 3
+
+
+def test_a_second_sigterm_ends_at_once(start: Start, ledger: Ledger) -> None:
+    with start() as app:
+        app.variables["AQ_TEST_SECONDS"] = "60"
+        worker = app.worker("slow", options=NARROW)
+        handle = submit(app, argument=3)
+        wait_until(lambda: len(ledger.lines("begin ")) == 3, "three members run")
+        worker.send(signal.SIGTERM)
+        wait_until(lambda: "draining: 3 steps run" in worker.log(), "it drains")
+        began = time.monotonic()
+        worker.send(signal.SIGTERM)
+        worker.wait_ended(5)
+        assert time.monotonic() - began < 2
+        app.variables["AQ_TEST_SECONDS"] = "0.05"
+        app.worker("fast", options=NARROW)
+        assert_whole(handle, ledger, 3)
+    assert {line.split()[3] for line in ledger.lines("begin ")} == {"1"}
+
+
+def test_a_worker_stopped_longer_than_its_lease_is_refused_and_works_on(
+    start: Start, ledger: Ledger
+) -> None:
+    with start() as app:
+        frozen, _ = app.worker("frozen", options=NARROW), app.worker("other", options=NARROW)
+        handle = submit(app)
+        until_ended(ledger, 6)
+        frozen.send(signal.SIGSTOP)
+        lost = held(ledger, "frozen")
+        try:
+            assert_whole(handle, ledger)
+        finally:
+            frozen.send(signal.SIGCONT)
+        wait_until(lambda: "is lost" in frozen.log(), "it notices")
+        assert begun_twice(ledger) <= lost
+        again = submit(app)  # both work on it: the frozen one has a new lease
+        wait_until(lambda: again.status().state == "done", "the second run ends")
+        after = ledger.lines("begin ")[-WIDTH:]
+        assert {line.split()[2] for line in after} == {"frozen@test", "other@test"}
+        assert handle.result() == list(range(WIDTH))
+    assert ledger.counts("body") == {f"body {handle.id}": 1, f"body {again.id}": 1}
+
+
+def test_a_step_that_blocks_the_loop_for_less_than_the_limit_keeps_its_lease(
+    start: Start, ledger: Ledger
+) -> None:
+    with start(WORKER__HANG_TIMEOUT="10s") as app:
+        app.worker("first"), app.worker("second")
+        handle = submit(app, "block", 3.0)
+        assert handle.result(timeout=10) in ("first@test", "second@test")
+    assert len(ledger.lines("blocking begin")) == 1
+
+
+def test_a_loop_that_hangs_longer_loses_its_steps_and_what_it_writes_is_refused(
+    start: Start, ledger: Ledger
+) -> None:
+    with start() as app:
+        first = app.worker("first")
+        handle = submit(app, "block", 4.0)
+        wait_until(lambda: ledger.lines("blocking begin"), "it blocks")
+        second = app.worker("second")
+        wait_until(lambda: len(ledger.lines("blocking begin")) == 2, "it runs elsewhere", 6)
+        first.kill()  # else the second loses it to the first in turn: the step always hangs
+        wait_until(lambda: "is lost" in second.log() or handle.status().state.ended, "it ends", 8)
+    begun = [line.split()[2] for line in ledger.lines("blocking begin")]
+    assert begun[:2] == ["first@test", "second@test"]
+
+
+def test_an_unknown_task_waits_for_a_worker_that_has_it(start: Start, ledger: Ledger) -> None:
+    with start() as app:
+        other = app.worker("other")
+        with running("tests.support.apps.flows", app.variables["AGENTQ_BROKER__URL"], ledger) as more:
+            handle = more.app.aq.get_flow("sequence").submit(2)
+            wait_until(lambda: "handed back for a worker that has it" in other.log(), "it is refused")
+            assert handle.status().state == "running"
+            more.worker("knows")
+            assert handle.result(timeout=10) == [10, 20]
+        assert other.alive()
+        assert submit(app, "one", 1).result(timeout=10) == 1  # a wake-up may go to the killed one

@@ -1,0 +1,191 @@
+"""`agentq up` and what goes with it, as a person uses it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentq.host.allocator import find_jemalloc
+from tests.support.command_line import Home, RunningCommand, home
+from tests.support.waiting import wait_until
+
+_APP = """
+import asyncio
+from agentq import AgentQ, Context, each
+
+aq = AgentQ("shop")
+
+@aq.step(pool="critical")
+async def plan(ctx: Context, width: int) -> dict:
+    await ctx.progress("counting")
+    return {"parts": list(range(width))}
+
+@aq.step
+async def double(part: int) -> int:
+    return 2 * part
+
+@aq.step(pool="critical")
+async def total(parts: list) -> int:
+    return sum(part.value for part in parts)
+
+@aq.step
+async def wait(what: str) -> None:
+    await asyncio.sleep(60)
+
+orders = aq.flow("orders", plan >> each(double, of="parts") >> total)
+waiting = aq.flow("waiting", wait)
+"""
+APP = ("-A", "shop:aq")
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[Home]:
+    with home() as found:
+        (found.work / "shop.py").write_text(_APP)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def up(user: Home) -> Iterator[RunningCommand]:
+    with user.running("up", *APP, "--no-dashboard", until="up; Ctrl-C ends it") as running:
+        yield running
+
+
+@pytest.mark.usefixtures("up")
+def test_submit_waits_for_the_result_and_prints_it(user: Home) -> None:
+    done = user.run("submit", "orders", "5", "--wait", "--deadline", "20s", *APP)
+    assert (done.stdout, done.stderr, done.returncode) == ("20\n", "", 0)
+
+
+@pytest.mark.usefixtures("up")
+def test_submit_with_the_same_key_is_the_same_run(user: Home) -> None:
+    first = user.json("submit", "orders", "1", "--key", "k", *APP)
+    again = user.json("submit", "orders", "1", "--key", "k", *APP)
+    assert again == {"run": first["run"], "duplicate": True}
+    assert first["duplicate"] is False
+
+
+@pytest.mark.usefixtures("up")
+def test_an_argument_that_the_step_forbids_is_refused_before_anything_runs(user: Home) -> None:
+    error = user.json("submit", "orders", '"five"', *APP)["error"]
+    assert error["kind"] == "InvalidArgument"
+    assert "shop.plan" in error["message"]
+
+
+@pytest.mark.usefixtures("up")
+def test_status_of_a_run_has_its_steps_and_shares(user: Home) -> None:
+    run = user.json("submit", "orders", "6", "--wait", *APP)["run"]
+    found = user.json("status", run)
+    assert found["state"] == "done"
+    steps = [(step["step"], step["worker"].partition("@")[0]) for step in found["steps"]]
+    assert steps[0] == ("shop.plan", "critical-0")
+    assert steps[1:-1] == [("shop.double", "shared-0")] * 6
+    assert steps[-1] == ("shop.total", "critical-0")
+    assert sum(found["shares"].values()) == pytest.approx(100, abs=0.1)
+    shown = user.run("status", run).stdout
+    assert "double x 6" in shown
+    assert "Where the time went" in shown
+
+
+@pytest.mark.usefixtures("up")
+def test_status_shows_broker_persistence_queues_workers_and_runs(user: Home) -> None:
+    user.run("submit", "orders", "2", "--wait", *APP)
+    found = user.json("status")
+    assert found["broker"]["persistence"].startswith("append-only file, fsync every second")
+    lanes = {(queue["pool"], queue["lane"]): queue for queue in found["queues"]}
+    assert lanes["shared", "normal"]["oldest_ms"] is None
+    assert lanes["shared", "normal"]["waiting"] == 0
+    workers = {worker["name"].partition("@")[0]: worker for worker in found["workers"]}
+    assert set(workers) == {"critical-0", "shared-0"}
+    for name, worker in workers.items():
+        assert worker["pid"] == user.one_process(f"--pool {name.removesuffix('-0')} ")
+        assert set(worker["cores"]) == os.sched_getaffinity(worker["pid"])
+        assert worker["lease_ms"] > 0
+    assert found["runs"]["done"] >= 1
+
+
+@pytest.mark.usefixtures("up")
+def test_cancel_ends_a_run_once(user: Home) -> None:
+    run = user.json("submit", "waiting", '"x"', *APP)["run"]
+    assert user.json("cancel", run) == {"run": run, "cancelled": True, "state": "cancelled"}
+    assert user.json("cancel", run) == {"run": run, "cancelled": False, "state": "cancelled"}
+    assert user.json("cancel", "nobody")["error"]["kind"] == "RunNotFound"
+
+
+def test_up_says_which_core_and_allocator_each_worker_has(up: RunningCommand) -> None:
+    lines = [line for line in up.output.splitlines() if "open files:" in line][:2]
+    assert [line.partition("@")[0] for line in lines] == ["critical-0", "shared-0"]
+    live = "jemalloc" if find_jemalloc() else "glibc"
+    for line in lines:
+        assert ": core" in line
+        assert f"; {live} " in line
+
+
+@pytest.mark.usefixtures("up")
+def test_a_second_up_is_refused_and_the_first_one_named(user: Home) -> None:
+    done = user.run("up", *APP)
+    assert done.returncode == 1
+    assert f"agentq up already runs on {user.folder / 'agentq'}" in done.stderr
+
+
+def test_a_killed_worker_is_started_again(user: Home, up: RunningCommand) -> None:
+    killed = user.one_process("--pool shared ")
+    os.kill(killed, signal.SIGKILL)
+    up.wait_for(f"shared-0 (process {killed}) ended by signal 9 and is started again")
+    assert user.run("submit", "orders", "3", "--wait", *APP).stdout == "6\n"
+
+
+def test_a_worker_by_hand_starts_itself_again_under_its_allocator(
+    user: Home, up: RunningCommand
+) -> None:
+    if not find_jemalloc():
+        pytest.skip("there is no jemalloc here")
+    arguments = ("worker", "--pool", "shared", "--index", "7", "--cores", "0", *APP)
+    url = f"agentq+unix://{user.folder}/agentq/b.sock"
+    with RunningCommand(
+        user.command(*arguments), user, {"AGENTQ_BROKER__URL": url}, log="hand.log"
+    ) as worker:
+        worker.wait_for("open files:")
+        maps = Path(f"/proc/{worker.process.pid}/maps").read_text()
+        assert "libjemalloc" in maps
+        assert os.sched_getaffinity(worker.process.pid) == {0}
+        assert "shared-7@" in worker.output
+        assert worker.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_up_ends_all_it_started(number: int, code: int) -> None:
+    with home() as own:
+        (own.work / "shop.py").write_text(_APP)
+        with own.running("up", *APP, "--no-dashboard", until="up; Ctrl-C") as running:
+            assert len(own.processes()) == 4
+            assert running.end(number) == code
+        assert own.processes() == {}
+        assert not (own.folder / "agentq/b.sock").exists()
+
+
+def test_a_killed_up_leaves_no_process() -> None:
+    with home() as own:
+        (own.work / "shop.py").write_text(_APP)
+        with own.running("up", *APP, "--no-dashboard", until="up; Ctrl-C") as running:
+            assert running.end(signal.SIGKILL) == -signal.SIGKILL
+            wait_until(lambda: not own.processes(), lambda: f"gone: {own.processes()}")
+
+
+def test_up_without_an_app_runs_the_broker_and_says_that_there_are_no_workers() -> None:
+    with home() as own, own.running("up", until="up; Ctrl-C ends it") as running:
+        assert "workers: none, since no app is named" in running.output
+        assert len(own.json("status")["workers"]) == 0
+
+
+def test_a_worker_that_can_not_start_ends_up_with_its_reason() -> None:
+    with home() as own:
+        (own.work / "shop.py").write_text(_APP)
+        done = own.run("up", *APP, "--no-dashboard", env={"AGENTQ_MODEL__RETRIES": "lots"})
+        assert done.returncode == 1
+        assert "AGENTQ_MODEL__RETRIES" in done.stderr
+        assert own.processes() == {}

@@ -1,0 +1,52 @@
+"""What the command line says of itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from agentq.cli.main import app
+
+COMMANDS = ("demo", "up", "worker", "submit", "status", "cancel", "dashboard", "settings", "bench")
+_HEAVY = ("celery", "kombu", "pydantic", "redis", "agentq.settings", "uvloop", "httpx2")
+
+
+def test_help_is_there_within_four_tenths_of_a_second() -> None:
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "agentq", "--help"], check=True, capture_output=True)
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.4
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, agentq.cli.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not set(_HEAVY) & set(done.stdout.split())
+
+
+def test_help_lists_every_command() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).output
+    listed = [
+        command for command in COMMANDS if re.search(rf"^\W+{command}\s", shown, re.MULTILINE)
+    ]
+    assert listed == list(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_teaches_by_an_example(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0
+    assert f"Example: agentq {command}" in re.sub(r"\s+", " ", shown.output)
+
+
+def test_what_only_up_and_demo_use_is_not_shown() -> None:
+    shown = CliRunner().invoke(app, ["worker", "--help"]).output
+    assert "--parent" not in shown
+    assert "--announce" not in shown

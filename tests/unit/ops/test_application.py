@@ -1,0 +1,78 @@
+"""Finding the user's app."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentq.errors import DefinitionError
+from agentq.ops.application import DEMO, demo_folder, load_app
+
+_APP = "from agentq import AgentQ\nshop = AgentQ('shop')\ncelery_app = shop.celery\nnumber = 5\n"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    return tmp_path
+
+
+@pytest.mark.parametrize("attribute", ["shop", "celery_app"])
+def test_an_app_is_found_by_itself_or_by_its_celery_app(project: Path, attribute: str) -> None:
+    (project / "shop_a.py").write_text(_APP)
+    assert load_app(f"shop_a:{attribute}").name == "shop"
+
+
+def test_an_app_named_aq_needs_no_attribute(project: Path) -> None:
+    (project / "shop_b.py").write_text(_APP.replace("shop", "aq"))
+    assert load_app("shop_b").name == "aq"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("shop_c", "holds no AgentQ named aq, app, celery; it has shop_c:shop"),
+        ("shop_c:other", "has no attribute 'other'; it has shop_c:shop"),
+        (
+            "shop_c:number",
+            "shop_c:number is no AgentQ nor the Celery app of one; it has shop_c:shop",
+        ),
+        ("absent:app", "there is no module 'absent'"),
+        ("shop_c.inner:app", "there is no module 'shop_c.inner'"),
+    ],
+)
+def test_a_wrong_name_says_what_there_is(project: Path, name: str, says: str) -> None:
+    (project / "shop_c.py").write_text(_APP)
+    with pytest.raises(DefinitionError, match=says):
+        load_app(name)
+
+
+def test_a_missing_import_inside_the_app_is_not_taken_for_a_missing_app(project: Path) -> None:
+    (project / "shop_d.py").write_text("import certainly_absent\n")
+    with pytest.raises(DefinitionError, match="cannot be imported: No module named 'certainly_a"):
+        load_app("shop_d:aq")
+
+
+def test_an_app_that_raises_says_what_it_raised(project: Path) -> None:
+    (project / "shop_e.py").write_text("1 / 0\n")
+    with pytest.raises(DefinitionError, match="ZeroDivisionError: division by zero"):
+        load_app("shop_e:aq")
+
+
+def test_no_name_says_how_to_give_one() -> None:
+    with pytest.raises(DefinitionError, match="-A module:attribute"):
+        load_app(None)
+
+
+def test_the_demo_is_found_although_the_user_has_a_module_tasks(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "tasks.py").write_text("raise SystemExit('the wrong one')\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tasks"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert load_app(DEMO).name == "research"
+    assert (demo_folder() / "tasks/research/steps.py").is_file()
