@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from celery import signals
-from celery.app.amqp import AMQP as CeleryAMQP
+from celery.app.amqp import AMQP as CeleryAMQP  # noqa: N811 -- a class
 from celery.app.amqp import task_message
 from kombu import Queue, compression, serialization
 from kombu.common import Broadcast
@@ -146,4 +146,3 @@ class AMQP(CeleryAMQP):  # type: ignore[misc]
         signal.send(
             sender=name, body=body, exchange="", routing_key=queue.name, headers=headers, **extra
         )
-

@@ -68,8 +68,10 @@ class CeleryApp(Celery):  # type: ignore[misc]
             return super()._connection(url, **options)
         return kombu_connection(self, self.aq.address, options)
 
-    def Worker(self, *args: Any, pool: Any = None, **options: Any) -> Any:  # noqa: N802 -- Celery's name
-        """Make what `celery worker` starts: our worker, or Celery's where a stock pool is asked for."""
+    def Worker(  # noqa: N802 -- Celery's name
+        self, *args: Any, pool: Any = None, **options: Any
+    ) -> Any:
+        """Make what `celery worker` starts: ours, or Celery's where a stock pool is asked for."""
         chosen = pools.chosen(
             pool or options.get("pool_cls"), stock=self.aq.settings.worker.stock_pool
         )
@@ -349,7 +351,6 @@ def call_arguments(step: Step, context: Context, args: Sequence[Any]) -> list[An
         result.append(step.decode(value, outcomes=isinstance(value, joins.Outcomes)))
         result += args[1:]
     return result
-
 
 
 def _configuration(settings: Settings) -> dict[str, Any]:

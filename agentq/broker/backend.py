@@ -127,7 +127,7 @@ class Backend(PlainBackend):
 
     def mark_as_retry(self, task_id: str, exc: Exception, traceback: Any = None,
                       request: Any = None, **options: Any) -> Any:  # fmt: skip
-        """End an attempt whose task asked to be retried; without its message only store the state."""
+        """End an attempt that asked to be retried; without its message only store the state."""
         if outbox.current() is None and outbox.ATTRIBUTE not in getattr(request, "__dict__", {}):
             return super().mark_as_retry(task_id, exc, traceback, request, **options)
         with self._settling(request, states.RETRY):

@@ -50,8 +50,8 @@ class Batches:
         found = self._batchers.get(loop)
         if found is None:
             # Extra `inference`: a producer that only publishes the task does not need it.
-            from agentq.inference.batcher import Batcher
-            from agentq.inference.policy import BatchLimits
+            from agentq.inference.batcher import Batcher  # noqa: PLC0415
+            from agentq.inference.policy import BatchLimits  # noqa: PLC0415
 
             found = Batcher(
                 name=self._name,

@@ -45,7 +45,7 @@ class Envelope:
         return self.headers.get("aq") or {}
 
 
-class Malformed(ValueError):
+class Malformed(ValueError):  # noqa: N818 -- by situation, as in errors.py
     """The bytes are no message; the text says why, for the dead letter."""
 
 

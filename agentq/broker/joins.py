@@ -39,9 +39,7 @@ def referenced(args: Sequence[Any]) -> tuple[int, dict[str, Any]] | None:
     return None
 
 
-def opening(
-    join_id: str, ttl_ms: int, box: Outbox
-) -> tuple[effects.Effect, list[effects.Effect]]:
+def opening(join_id: str, ttl_ms: int, box: Outbox) -> tuple[effects.Effect, list[effects.Effect]]:
     """Turn the messages of a published body into the join's body.
 
     Returns the effect that opens the join, and those that go before it (a body that is a chord

@@ -125,7 +125,7 @@ class LeaseKeeper:
                 self.retake()
 
     def _run(self) -> None:
-        while not self._stop.wait(_ROUND_S * random.uniform(0.8, 1.2)):
+        while not self._stop.wait(_ROUND_S * random.uniform(0.8, 1.2)):  # noqa: S311 -- jitter
             try:
                 self.round()
             except BrokerUnavailable as error:

@@ -190,7 +190,7 @@ def stage(store: Store, group: str, members: list[Message]) -> None:
     """Stage *members* under *group*, chunk by chunk."""
     offset = 0
     for chunk in chunks(members):
-        offset = store.call(calls.stage(store.keys.prefix, group, offset, chunk))
+        offset = store.call(calls.stage(store.keys.prefix, group, offset, chunk, started=False))
 
 
 def staging(prefix: str, staged: dict[str, list[Message]]) -> list[calls.Call]:
@@ -199,6 +199,6 @@ def staging(prefix: str, staged: dict[str, list[Message]]) -> list[calls.Call]:
     for group, members in staged.items():
         offset = 0
         for chunk in chunks(members):
-            result.append(calls.stage(prefix, group, offset, chunk))
+            result.append(calls.stage(prefix, group, offset, chunk, started=True))
             offset += len(chunk)
     return result

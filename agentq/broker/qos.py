@@ -38,7 +38,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
             self.channel.end(fence)
         super().ack(delivery_tag)
 
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 -- kombu's
         """Hand the message out again, or keep it as a dead letter."""
         if fence := Fence.of(delivery_tag):
             message = self._delivered.get(delivery_tag)

@@ -17,7 +17,6 @@ from agentq.broker.envelope import Envelope, Malformed
 _REPR_BYTES = 256
 _LIVE = 1
 _PARTS = 3  # args, kwargs, embed
-_LIMITS = 2  # hard, soft
 
 
 Letter = tuple[str, int, bytes, bytes]
@@ -83,6 +82,9 @@ class Unreadable:
     fence: Fence
     reason: str
     letter: Letter
+    run: str
+    join: str
+    """Of which fan-in it is a member, `<join>|<index>`, or empty."""
 
 
 Verdict = Received | Exhausted | Dropped | Unreadable
@@ -103,7 +105,8 @@ def judge(entry: list[Any], *, pool: str, now_ms: int, limit: int) -> Verdict:
         payload = _payload(message, head, body, fence, attempts, _count(fields.get(b"n")))
     except (Malformed, RecursionError) as error:
         task_id = _text(fields.get(b"i", b""))
-        return Unreadable(fence, str(error), (task_id, attempts, head, body))
+        join = _text(fields.get(b"j", b""))
+        return Unreadable(fence, str(error), (task_id, attempts, head, body), run, join)
     if attempts >= limit:
         return Exhausted(fence, payload, attempts)
     return Received(fence, payload)
@@ -121,13 +124,7 @@ def _payload(
     message: Envelope, head: bytes, body: bytes, fence: Fence, attempts: int, retries: int
 ) -> dict[str, Any]:
     headers = message.headers
-    limits = headers.get("timelimit")
-    if limits is not None and (not isinstance(limits, list) or len(limits) != _LIMITS):
-        raise Malformed(f"timelimit must be [hard, soft], got {limits!r:.80}")
-    try:
-        headers["retries"] = int(headers.get("retries") or 0) + retries
-    except (TypeError, ValueError) as error:
-        raise Malformed(f"retries: {error}") from error
+    headers["retries"] = (headers.get("retries") or 0) + retries
     headers["eta"] = None  # Redis decided that it is due
     decoded = None
     if message.content_type == envelope.JSON and not headers.get("compression"):
@@ -157,7 +154,7 @@ def _payload(
 
 
 def _decoded(body: bytes) -> list[Any]:
-    """Return args, kwargs and embed; checked here, since Celery's consumer would die of a bad one."""
+    """Return args, kwargs and embed, checked: Celery's consumer would die of a bad one."""
     try:
         value = serializer.loads(body)
     except Exception as error:

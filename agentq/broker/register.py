@@ -42,7 +42,7 @@ class _Finder(MetaPathFinder):
         self._asking = False
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None  # noqa: ARG002
     ) -> ModuleSpec | None:  # fmt: skip
         if fullname not in _TABLES or self._asking:
             return None

@@ -13,7 +13,7 @@ class Request(CeleryRequest):  # type: ignore[misc]
     """A message on its way through the pool."""
 
     def on_failure(
-        self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
+        self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False  # noqa: FBT001, FBT002 -- Celery's
     ) -> Any:  # fmt: skip
         """Note that the process died, so that the hand-back is charged and a poison is given up."""
         error = exc_info.exception

@@ -25,12 +25,12 @@ _OPTIONS = (
     orjson.OPT_NON_STR_KEYS
     | orjson.OPT_SERIALIZE_NUMPY
     | orjson.OPT_PASSTHROUGH_DATETIME
-    # A group of a generator is a list subclass whose own storage is empty: orjson would see no tasks.
+    # A group of a generator is a list subclass whose own storage is empty: orjson would see none.
     | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
 
 
-def _default(value: Any) -> Any:
+def _default(value: Any) -> Any:  # noqa: C901, PLR0911 -- one line for each type
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, datetime):

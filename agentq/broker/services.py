@@ -33,7 +33,7 @@ class Services:
             ModelUnavailable: no model server is set.
         """
         if self._client is None:
-            from agentq.inference.client import ModelClient
+            from agentq.inference.client import ModelClient  # noqa: PLC0415 -- httpx2 is an extra
 
             model = self._settings.model
             if not model.base_url:
@@ -56,8 +56,8 @@ class Services:
     async def calls(self) -> ModelCalls:
         """Return chat with retries and fallback."""
         if self._calls is None:
-            from agentq.inference.calls import ModelCalls
-            from agentq.inference.tiers import Persistence
+            from agentq.inference.calls import ModelCalls  # noqa: PLC0415 -- httpx2 is an extra
+            from agentq.inference.tiers import Persistence  # noqa: PLC0415
 
             model = self._settings.model
             self._calls = ModelCalls(

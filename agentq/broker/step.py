@@ -24,6 +24,7 @@ from agentq.outcome import outcome_of
 Kind = Literal["async", "thread", "cpu"]
 
 _UNTYPED = (Any, list, list[Any])
+_SHOWN = 80  # characters of a refused value
 """Annotations that say nothing of a fan-in's members: they come as `Ok` and `Err`."""
 
 
@@ -139,7 +140,7 @@ def _summary(error: Exception) -> str:
     place = ".".join(str(part) for part in first["loc"]) or "a value"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     shown = repr(first["input"])
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
     return f"{error.title}: {place}: {first['msg']}, got {shown}{more}"
 
 

@@ -58,7 +58,7 @@ class Task(CeleryTask):  # type: ignore[misc]
         args: Any = None,
         kwargs: Any = None,
         exc: Any = None,
-        throw: bool = True,
+        throw: bool = True,  # noqa: FBT001, FBT002 -- Celery's
         **options: Any,
     ) -> Any:
         """Do what Celery's does; the new message is part of this attempt's completion."""

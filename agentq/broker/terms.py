@@ -1,4 +1,4 @@
-"""The limits a transport works under, taken from our settings or, for a plain Celery app, default."""
+"""The limits a transport works under: from our settings or, for a plain Celery app, defaults."""
 
 from __future__ import annotations
 

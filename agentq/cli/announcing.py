@@ -13,7 +13,7 @@ def announcer(descriptor: int) -> Callable[[str], None]:
     if descriptor < 0:
         return typer.echo
     # Its end of file then tells of this process' death, not of its children's.
-    os.set_inheritable(descriptor, False)
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 -- positional only
 
     def announce(line: str) -> None:
         os.write(descriptor, line.encode() + b"\n")

@@ -68,9 +68,9 @@ def run_as_json(status: RunStatus, events: tuple[RunEvent, ...]) -> dict[str, ob
 
 def seconds(ms: float) -> str:
     """Return e.g. ``3 ms``, ``1.24 s``, ``2 min 5 s``."""
-    if ms < 1000:
+    if ms < 1000:  # noqa: PLR2004 -- a second
         return f"{ms:.0f} ms"
-    if ms < 60_000:
+    if ms < 60_000:  # noqa: PLR2004 -- a minute
         return f"{ms / 1000:.2f} s"
     return f"{ms // 60_000:.0f} min {ms % 60_000 / 1000:.0f} s"
 
@@ -140,7 +140,7 @@ def _figure(figure: float | Spread) -> str:
     if not isinstance(figure, Spread):
         return seconds(figure)
     three = (figure.least, figure.middle, figure.most)
-    if figure.most < 1000:
+    if figure.most < 1000:  # noqa: PLR2004 -- a second
         return "/".join(f"{ms:.0f}" for ms in three) + " ms"
     return "/".join(f"{ms / 1000:.2f}" for ms in three) + " s"
 

@@ -99,7 +99,7 @@ class AgentQ(App):
 
     def async_store(self) -> AsyncStore:
         """Return the cell, for callers on this thread's event loop."""
-        import asyncio
+        import asyncio  # noqa: PLC0415 -- a blocking producer has no use for it
 
         loop = asyncio.get_running_loop()
         held = getattr(self._async_stores, "held", None)
@@ -121,6 +121,7 @@ class AgentQ(App):
         return Compiler(
             steps=self.steps,
             limits=runs,
+            max_payload=self.settings.broker.max_payload,
             keep_ms=milliseconds(runs.keep),
             join_ttl_ms=milliseconds(runs.join_ttl),
         )
@@ -134,7 +135,7 @@ class AgentQ(App):
         place = Place.of(ours, request.id)
         outcome: bytes | Err
         if state == "SUCCESS":
-            from agentq.broker.serializer import dumps
+            from agentq.broker.serializer import dumps  # noqa: PLC0415
 
             outcome = dumps(result)
         else:

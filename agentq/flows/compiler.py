@@ -19,7 +19,7 @@ from agentq.broker import envelope, joins, routing, serializer
 from agentq.broker.outbox import Outbox
 from agentq.broker.publisher import CHUNK, CHUNK_BYTES
 from agentq.broker.step import Step, members_of
-from agentq.errors import RunTooLarge
+from agentq.errors import PayloadTooLarge, RunTooLarge
 from agentq.flows.graph import EachNode, Frames, Graph, StepNode, join_id, task_id
 from agentq.outcome import Err
 from agentq.runs.record import RunState
@@ -31,9 +31,9 @@ class Limits(Protocol):
     """The settings `runs` that the compiler keeps to."""
 
     @property
-    def at_once(self) -> int: ...
+    def at_once(self) -> int: ...  # noqa: D102 -- see settings
     @property
-    def max_members(self) -> int: ...
+    def max_members(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,18 @@ class Compiler:
     """Turns the end of a step into effects."""
 
     def __init__(
-        self, *, steps: Mapping[str, Step], limits: Limits, keep_ms: int, join_ttl_ms: int
+        self,
+        *,
+        steps: Mapping[str, Step],
+        limits: Limits,
+        max_payload: int,
+        keep_ms: int,
+        join_ttl_ms: int,
     ) -> None:
-        """Keep the parts."""
+        """Keep the parts; *max_payload*: bytes of one message's body, or of one outcome."""
         self._steps = steps
         self._limits = limits
+        self._max_payload = max_payload
         self._keep_ms = keep_ms
         self._join_ttl_ms = join_ttl_ms
 
@@ -78,6 +85,7 @@ class Compiler:
         Raises:
             InvalidResult: the step feeds a fan-out, and its result holds no such list.
             RunTooLarge: the fan-out is wider than `runs.max_members`.
+            PayloadTooLarge: what goes on from here is larger than `broker.max_payload`.
         """
         if place.join:
             box.effects.append(effects.forget(place.join))
@@ -85,7 +93,7 @@ class Compiler:
             self._failed(place, result, box)
             return
         node = graph.nodes[place.node]
-        assert isinstance(node, StepNode)
+        assert isinstance(node, StepNode)  # noqa: S101 -- only steps have messages
         if node.next is None:
             self._leave(place, result, box)
             return
@@ -97,6 +105,7 @@ class Compiler:
 
     def _leave(self, place: Place, result: bytes, box: Outbox) -> None:
         """End of a member's part, or of the run."""
+        self._check_size("the result", len(result))
         if place.frames:
             join, index = place.frames[-1]
             box.effects.append(effects.part(join, index, b'{"value":' + result + b"}"))
@@ -122,7 +131,7 @@ class Compiler:
         self, graph: Graph, node: EachNode, place: Place, result: bytes, box: Outbox
     ) -> None:
         decided = graph.nodes[place.node]
-        assert isinstance(decided, StepNode)
+        assert isinstance(decided, StepNode)  # noqa: S101 -- as above
         items = members_of(orjson.loads(result), node.of, decided.step)
         width = len(items)
         if width > self._limits.max_members:
@@ -132,8 +141,8 @@ class Compiler:
             )
         join = join_id(place.run, node.id, place.frames)
         body_node, first = graph.nodes[node.next], graph.nodes[node.first]
-        assert isinstance(body_node, StepNode)
-        assert isinstance(first, StepNode)
+        assert isinstance(body_node, StepNode)  # noqa: S101 -- `graph_of` puts steps there
+        assert isinstance(first, StepNode)  # noqa: S101
         reference = orjson.dumps({joins.MARK: join, "flow": True})
         body = self._message(body_node, place, reference, join=join)
         chord = orjson.dumps({"task": body_node.step, "options": {"task_id": body.id}})
@@ -204,8 +213,16 @@ class Compiler:
     def _wire(
         self, step: Step, id_: str, run: str, frames: Frames, headers: dict[str, Any], body: bytes
     ) -> Message:
+        self._check_size(f"what step {step.name!r} is given", len(body))
         properties = envelope.step_properties(id_, step.pool, routing.priority_of(step.lane))
         join = f"{frames[-1][0]}|{frames[-1][1]}" if frames else ""
         return Message(
             step.pool, step.lane, 0, id_, run, join, envelope.pack(headers, properties), body
         )
+
+    def _check_size(self, what: object, size: int) -> None:
+        if size > self._max_payload:
+            raise PayloadTooLarge(
+                f"{what}: {size} bytes as JSON; broker.max_payload is {self._max_payload}: "
+                "return a reference (a path, a key) instead"
+            )

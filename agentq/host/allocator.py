@@ -113,7 +113,7 @@ def enable_background_thread() -> bool:
     """Let jemalloc return memory by itself; return whether it does, False without jemalloc."""
     if live().name != "jemalloc":
         return False
-    libc, on = ctypes.CDLL(None), ctypes.c_bool(True)
+    libc, on = ctypes.CDLL(None), ctypes.c_bool(True)  # noqa: FBT003 -- a C value
     size = ctypes.c_size_t(ctypes.sizeof(on))
     libc.mallctl(b"background_thread", None, None, ctypes.byref(on), size)
     return _background_thread(libc)
@@ -153,7 +153,7 @@ def _run(
     command: list[str], environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
+        return subprocess.run(  # noqa: S603 -- system programs by fixed names
             command,
             env=environ,
             capture_output=True,

@@ -153,7 +153,7 @@ class Batcher(Generic[ItemT, ValueT]):
         self,
         item: ItemT,
         *,
-        timeout: timedelta | None = None,
+        timeout: timedelta | None = None,  # noqa: ASYNC109 -- ends with a typed, named error
         group: str | None = None,
         siblings: int = 1,
     ) -> BatchResult[ValueT]:
@@ -274,12 +274,12 @@ class Batcher(Generic[ItemT, ValueT]):
         try:
             values = await self._run([entry.item for entry in batch])
             if len(values) != len(batch):
-                raise ModelAnswerInvalid(
+                raise ModelAnswerInvalid(  # noqa: TRY301 -- one way to fail all
                     f"batcher {self.name!r} got {len(values)} values for {len(batch)} items"
                 )
         except (*_TRANSPORT, ModelAnswerInvalid) as error:
             self._fail(batch, error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it belongs to a caller
             await self._halve(batch, error, closed)
         else:
             self._settle(batch, values, closed)

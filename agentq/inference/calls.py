@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class ModelCalls:
     """The way steps call chat models: a tier by name, tried as stubbornly as the settings say."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- the fields of settings.model, and the two things a test replaces
         self,
         *,
         client: ModelClient,

@@ -122,7 +122,7 @@ class ModelServer:
             prefix="agentq-model-", ignore_cleanup_errors=True
         )
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 -- this package's own module
                 self._command(self._folder.name),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

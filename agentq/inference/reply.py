@@ -95,5 +95,5 @@ class ReplyBuilder:
     def _give_up(self, error: Any) -> None:
         code = error.get("code")
         message = f"{self._call} gave up: {error.get('message', error)}"
-        refused = isinstance(code, int) and 400 <= code < 500
+        refused = isinstance(code, int) and 400 <= code < 500  # noqa: PLR2004 -- HTTP's client errors
         raise (ModelRefused if refused else ModelUnavailable)(message, call=self._call)

@@ -100,13 +100,13 @@ def _under_its_allocator(pool: Pool) -> None:
         os.environ.update(added)
         os.environ[RELAUNCHED] = "1"  # once, whatever comes of it
         # Through -m, since the console script may be a wrapper of any kind.
-        os.execv(sys.executable, [sys.executable, "-m", "agentq", *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, "-m", "agentq", *sys.argv[1:]])  # noqa: S606
 
 
 def _run(
     aq: AgentQ, options: WorkerOptions, name: str, pool: Pool, ready: Callable[[], None]
 ) -> int:
-    from celery import signals
+    from celery import signals  # noqa: PLC0415 -- after the exec, not twice
 
     def on_ready(**_: object) -> None:
         ready()

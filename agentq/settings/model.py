@@ -164,7 +164,7 @@ class Worker(Section):
         "uvloop", "uvloop or asyncio", "The event loop; uvloop costs less CPU"
     )
     events: bool = setting(
-        True,
+        True,  # noqa: FBT003 - a default
         "on/off",
         "Send Celery events; Flower shows tasks by them",
     )

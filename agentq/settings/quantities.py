@@ -35,7 +35,7 @@ def _duration(value: Any) -> timedelta:
 def _whole(value: object) -> object:
     # pydantic takes `slots = true` as 1
     if isinstance(value, bool):
-        raise ValueError(f"{str(value).lower()} is not a whole number")
+        raise ValueError(f"{str(value).lower()} is not a whole number")  # noqa: TRY004 - pydantic wants ValueError
     return value
 
 

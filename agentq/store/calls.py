@@ -105,10 +105,20 @@ def enqueued(reply: list[Any]) -> Accepted | Duplicate | Full:
             return Duplicate()
 
 
-def stage(prefix: str, group: str, offset: int, messages: Sequence[Sequence[Arg]]) -> Call:
-    """Stage one chunk of a group's members."""
+def stage(
+    prefix: str, group: str, offset: int, messages: Sequence[Sequence[Arg]], *, started: bool
+) -> Call:
+    """Stage one chunk of a group's members; *started*: of work that gets through a full server."""
     flat = [arg for message in messages for arg in message]
-    return ("FCALL", "aq1_stage", 1, prefix, group, offset, *flat)
+    return (
+        "FCALL",
+        "aq1_stage_started" if started else "aq1_stage",
+        1,
+        prefix,
+        group,
+        offset,
+        *flat,
+    )
 
 
 def open_staged(prefix: str, dedupe_id: str, dedupe_ms: int, effects: Sequence[Effect]) -> Call:

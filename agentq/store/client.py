@@ -26,6 +26,14 @@ from agentq.store.calls import Call
 from agentq.store.keys import Keys
 
 _UNREACHABLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
+_OF_THE_SERVER = (
+    *_UNREACHABLE,  # loading its data is one of them
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ReadOnlyError,
+)
+_PASSING = ("MISCONF", "UNBLOCKED", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "BUSY ")
+"""How errors begin that say what the server as a whole can not do at the moment: write to its disk,
+go on blocking (it has become a replica), reach enough replicas, run a function beside a slow one."""
 
 
 @contextmanager
@@ -46,6 +54,22 @@ def _translated(address: Address, timeout: timedelta | None, what: str) -> Itera
         raise BrokerUnavailable(
             f"{what}: the broker at {address} is a replica and takes no writes"
         ) from error
+    except redis.exceptions.ResponseError as error:
+        if not str(error).startswith(_PASSING):
+            raise
+        raise BrokerUnavailable(
+            f"{what}: the broker at {address} can not serve now: {error}"
+        ) from error
+
+
+def _answers(replies: list[Any]) -> list[Any]:
+    """Return *replies*, unless the server as a whole can not serve: that answers no single call."""
+    for reply in replies:
+        if isinstance(reply, Exception) and (
+            isinstance(reply, _OF_THE_SERVER) or str(reply).startswith(_PASSING)
+        ):
+            raise reply
+    return replies
 
 
 def _lacks_functions(error: Exception) -> bool:
@@ -89,13 +113,18 @@ class Store:
                 return self.client.execute_command(*call)
 
     def pipeline(self, calls: Sequence[Call]) -> list[Any]:
-        """Send *calls* in one round trip; an answer may be an exception of its own call."""
+        """Send *calls* in one round trip; an answer may be an exception of its own call.
+
+        Raises:
+            BrokerUnavailable: no answer in time, a full or read-only server; some of the calls
+                may have been served.
+        """
         with _translated(self.address, self.timeout, "pipeline"):
             replies = self._pipelined(calls)
             if any(isinstance(reply, Exception) and _lacks_functions(reply) for reply in replies):
                 library.load(self.client)
                 replies = self._pipelined(calls)
-            return replies
+            return _answers(replies)
 
     def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
         pipe = self.client.pipeline(transaction=False)
@@ -151,13 +180,18 @@ class AsyncStore:
                 return await self.client.execute_command(*call)
 
     async def pipeline(self, calls: Sequence[Call]) -> list[Any]:
-        """Send *calls* in one round trip; an answer may be an exception of its own call."""
+        """Send *calls* in one round trip; an answer may be an exception of its own call.
+
+        Raises:
+            BrokerUnavailable: no answer in time, a full or read-only server; some of the calls
+                may have been served.
+        """
         with _translated(self.address, self.timeout, "pipeline"):
             replies = await self._pipelined(calls)
             if any(isinstance(reply, Exception) and _lacks_functions(reply) for reply in replies):
                 await library.aload(self.client)
                 replies = await self._pipelined(calls)
-            return replies
+            return _answers(replies)
 
     async def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
         """Send and read by hand: redis-py's asyncio pipeline packs in Python, 20 us a call."""

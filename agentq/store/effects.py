@@ -34,7 +34,7 @@ def put(message: Message) -> Effect:
     return ("put", *message)
 
 
-def join(
+def join(  # noqa: PLR0913 -- the effect's arguments, one for one
     join_id: str,
     *,
     width: int,

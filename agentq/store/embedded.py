@@ -278,7 +278,7 @@ class EmbeddedServer:
             log.replace(log.with_name("server.log.1"))
         python = [sys.executable or "python3", "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
         with log.open("wb") as output:
-            return subprocess.Popen(
+            return subprocess.Popen(  # noqa: S603 -- the configured program
                 [*python, str(program), *self._arguments()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -386,7 +386,7 @@ def _candidates(program: Path | str | None) -> Iterator[tuple[Path, str]]:
 def _version_of(path: Path) -> str:
     """Return e.g. ``Redis 7.0.15``, or raise ServerNotFound with what is wrong with *path*."""
     try:
-        said = subprocess.run(
+        said = subprocess.run(  # noqa: S603 -- the configured program
             [path, "--version"], capture_output=True, text=True, timeout=10, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class _Refused(Exception):
+class _Refused(Exception):  # noqa: N818 -- no error
     """The task is not to be started; carries what it ends with."""
 
 
@@ -173,7 +173,7 @@ class AsyncTasks(_CeleryTasks):
                 return None
             return await self._traced(delivery, request, args, kwargs)
 
-    async def _traced(
+    async def _traced(  # noqa: C901, PLR0915 -- one arm for each of Celery's states
         self, delivery: Delivery, request: Request, args: list[Any], kwargs: dict[str, Any]
     ) -> Again | None:
         task, began = delivery.task, time.monotonic()

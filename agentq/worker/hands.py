@@ -197,7 +197,7 @@ class Hands:
         ]
 
     def _charged(self, delivery: Delivery) -> Call:
-        """Return what hands a delivery out again that we could not run: a few times, not for ever."""
+        """Return what hands out again what we could not run: a few times, not for ever."""
         lane = f"{delivery.pool}:{delivery.lane}"
         limit = self._parts.app.settings.broker.delivery_limit
         return calls.died(

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class Lease:
     """Holds one lease from `start` to `stop`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its parts
         self,
         *,
         store: Store,

@@ -98,6 +98,6 @@ class Processes:
     @staticmethod
     def _end(executor: ProcessPoolExecutor) -> None:
         # There is no public way to end a busy executor's process.
-        for process in list((executor._processes or {}).values()):
+        for process in list((executor._processes or {}).values()):  # noqa: SLF001
             process.kill()
         executor.shutdown(wait=False, cancel_futures=True)

@@ -37,14 +37,14 @@ class Scope:
         """Push task and request, the first time somebody looks at a stack."""
         if not self._entered:
             self._entered = True  # first: pushing looks at the stacks too
-            _state._task_stack.push(self._task)
+            _state._task_stack.push(self._task)  # noqa: SLF001 -- in broker/private_names.py
             self._task.request_stack.push(self._make())
 
     def leave(self) -> None:
         """Pop what was pushed."""
         if self._entered:
             self._task.request_stack.pop()
-            _state._task_stack.pop()
+            _state._task_stack.pop()  # noqa: SLF001
 
 
 _scope: ContextVar[Scope | None] = ContextVar("agentq_step", default=None)
@@ -60,7 +60,7 @@ def _ident() -> object:
 
 def separate_stacks(app: Celery) -> None:
     """Let each running step have stacks of its own; once per process, before any step runs."""
-    _state._task_stack.__ident_func__ = _ident
+    _state._task_stack.__ident_func__ = _ident  # noqa: SLF001 -- in broker/private_names.py
     for task in app.tasks.values():
         task.request_stack.__ident_func__ = _ident
 

@@ -78,7 +78,7 @@ class StepRunner:
             asyncio.CancelledError: the step was cancelled from outside.
         """
         step = delivery.task.step
-        assert step is not None
+        assert step is not None  # noqa: S101 -- as above
         remaining = context.remaining()
         limit = shortest(step.timeout, remaining)
         arguments = call_arguments(step, context, args)

@@ -41,7 +41,7 @@ class Sweeper:
     async def run(self) -> None:
         """Sweep until cancelled."""
         while True:
-            await asyncio.sleep(EVERY * (0.5 + random.random()))
+            await asyncio.sleep(EVERY * (0.5 + random.random()))  # noqa: S311
             try:
                 while await self.round():
                     pass

@@ -178,7 +178,7 @@ class Tracer:
         spread: timedelta = pause * (0.5 + self._parts.jitter())
         return spread
 
-    def _note(  # noqa: PLR0913 -- the fields of a timeline's entry
+    def _note(  # noqa: PLR0913, PLR0917 -- the fields of a timeline's entry
         self,
         delivery: Delivery,
         context: Context,

@@ -110,7 +110,7 @@ def _listens(port: int) -> bool:
 def outcomes(report: Path) -> dict[str, str]:
     """Return the outcome of each test of a JUnit report."""
     result = {}
-    for case in ET.parse(report).iter("testcase"):
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 -- our own pytest wrote it
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
         failed = case.find("failure") is not None or case.find("error") is not None
         skipped = case.find("skipped") is not None

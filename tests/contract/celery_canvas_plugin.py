@@ -20,7 +20,7 @@ _OURS = {"broker_url", "result_backend", "task_create_missing_queues"}
 
 @contextmanager
 def create_app(
-    *, enable_logging: bool = False, use_trap: bool = False, parameters: Any = None, **config: Any
+    *, enable_logging: bool = False, use_trap: bool = False, parameters: Any = None, **config: Any  # noqa: ARG001 -- Celery's fixture gives them
 ) -> Iterator[CeleryApp]:  # fmt: skip
     """Stand in for Celery's own, which makes an app on the configured broker."""
     app = AgentQ("celery-tests", overrides={"worker.stock_pool": "prefork"}).celery
@@ -35,4 +35,4 @@ def create_app(
         yield app
 
 
-celery.contrib.pytest._create_app = create_app
+celery.contrib.pytest._create_app = create_app  # noqa: SLF001 -- its fixtures offer no other way

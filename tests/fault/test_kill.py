@@ -85,7 +85,9 @@ def test_a_killed_worker_costs_one_lease_and_nothing_runs_that_it_had_finished(
     # Undisturbed, eight at once take 1 s; from the kill on, four at once do the rest.
     left = (WIDTH - 8) / 4 * STEP_S
     limit = killed - began + left + LEASE_S + 2 + STEP_S
-    print(f"ended {took:.2f} s after submit, {took - (killed - began):.2f} s after the kill; limit {limit:.2f} s")
+    print(
+        f"ended {took:.2f} s after submit, {took - (killed - began):.2f} s after the kill; limit {limit:.2f} s"
+    )
     assert took <= limit
 
 
@@ -190,21 +192,43 @@ def test_a_loop_that_hangs_longer_loses_its_steps_and_what_it_writes_is_refused(
     with start() as app:
         first = app.worker("first")
         handle = submit(app, "block", 4.0)
-        wait_until(lambda: ledger.lines("blocking begin"), "it blocks")
-        second = app.worker("second")
-        wait_until(lambda: len(ledger.lines("blocking begin")) == 2, "it runs elsewhere", 6)
-        first.kill()  # else the second loses it to the first in turn: the step always hangs
-        wait_until(lambda: "is lost" in second.log() or handle.status().state.ended, "it ends", 8)
-    begun = [line.split()[2] for line in ledger.lines("blocking begin")]
-    assert begun[:2] == ["first@test", "second@test"]
+        wait_until(lambda: ledger.lines("blocking begin first@test"), "it blocks")
+        app.worker("second")
+        assert handle.result(timeout=6) == "second@test"
+        wait_until(lambda: ledger.lines("blocking end first@test 1"), "the first one goes on")
+        wait_until(lambda: "is lost" in first.log(), "it notices")
+        wait_until(lambda: not pending(app), "it has said how its step ended")
+        assert handle.result() == "second@test"
+        done = [event for event in handle.events() if event.kind == "step"]
+    assert [event.data["worker"] for event in done] == ["second@test"]
+    assert ledger.lines("blocking begin") == [
+        "blocking begin first@test 1",
+        "blocking begin second@test 2",
+    ]
+
+
+def pending(app: Running) -> int:
+    """Return how many messages are in anybody's hands."""
+    store = app.app.aq.store
+    streams = [
+        key
+        for lane in store.command("SMEMBERS", store.keys.lanes())
+        for kind in ("s:", "r:")
+        if store.command("EXISTS", key := f"{store.keys.prefix}{kind}{lane.decode()}")
+    ]
+    return sum(store.command("XPENDING", key, "w")["pending"] for key in streams)
 
 
 def test_an_unknown_task_waits_for_a_worker_that_has_it(start: Start, ledger: Ledger) -> None:
     with start() as app:
         other = app.worker("other")
-        with running("tests.support.apps.flows", app.variables["AGENTQ_BROKER__URL"], ledger) as more:
+        with running(
+            "tests.support.apps.flows", app.variables["AGENTQ_BROKER__URL"], ledger
+        ) as more:
             handle = more.app.aq.get_flow("sequence").submit(2)
-            wait_until(lambda: "handed back for a worker that has it" in other.log(), "it is refused")
+            wait_until(
+                lambda: "handed back for a worker that has it" in other.log(), "it is refused"
+            )
             assert handle.status().state == "running"
             more.worker("knows")
             assert handle.result(timeout=10) == [10, 20]

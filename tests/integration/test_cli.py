@@ -139,9 +139,8 @@ def test_a_killed_worker_is_started_again(user: Home, up: RunningCommand) -> Non
     assert user.run("submit", "orders", "3", "--wait", *APP).stdout == "6\n"
 
 
-def test_a_worker_by_hand_starts_itself_again_under_its_allocator(
-    user: Home, up: RunningCommand
-) -> None:
+@pytest.mark.usefixtures("up")
+def test_a_worker_by_hand_starts_itself_again_under_its_allocator(user: Home) -> None:
     if not find_jemalloc():
         pytest.skip("there is no jemalloc here")
     arguments = ("worker", "--pool", "shared", "--index", "7", "--cores", "0", *APP)

@@ -77,7 +77,7 @@ def dashboard(*arguments: str, login: str = _LOGIN, **variables: str) -> Iterato
     env = {**os.environ, "FLOWER_BASIC_AUTH": login, **variables}
     if not login:
         del env["FLOWER_BASIC_AUTH"]
-    with subprocess.Popen(  # noqa: S603 -- our own program
+    with subprocess.Popen(
         command("--port=0", *arguments), cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
@@ -226,7 +226,7 @@ def test_a_port_in_use_is_named_with_the_setting_that_changes_it(cell: Running) 
     del cell
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run(  # noqa: S603 -- our own program
+        done = subprocess.run(
             command(f"--port={port}"),
             cwd=ROOT,
             capture_output=True,
@@ -251,7 +251,7 @@ def test_what_needs_a_login_is_refused_without_one(
     cell: Running, arguments: tuple[str, ...], said: str
 ) -> None:
     del cell
-    done = subprocess.run(  # noqa: S603 -- our own program
+    done = subprocess.run(
         command("--port=0", *arguments),
         cwd=ROOT, capture_output=True, text=True, timeout=25, check=False,
     )  # fmt: skip
@@ -307,7 +307,7 @@ def test_a_broker_that_is_away_is_said_in_one_line(
 def test_sigterm_ends_it_in_order(cell: Running) -> None:
     del cell
     own = [sys.executable, "-m", "agentq", "dashboard", "-A", f"{_APP}:aq", "--port", "0"]
-    with subprocess.Popen(own, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+    with subprocess.Popen(own, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         pages = Pages(process.stdout.readline().strip(), process)
         assert pages.address.startswith("http://127.0.0.1:")
@@ -343,7 +343,7 @@ def test_a_browser_shows_the_page(
     finished(pages, run.id, 3)
     assert _CHROMIUM
     address = pages.address.replace("//", f"//{_LOGIN}@") + path
-    done = subprocess.run(  # noqa: S603 -- a browser on a page of our own
+    done = subprocess.run(
         [
             _CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
             "--no-first-run", "--disable-background-networking", "--disable-component-update",

@@ -68,7 +68,7 @@ def test_a_full_queue_says_what_was_accepted_and_when_to_come_back(flows: Runnin
 
     full = small.flow("full", small.step(anything))
     with pytest.raises(
-        QueueFull, match="holds 2 of at most 2 messages.*broker.max_length"
+        QueueFull, match=r"holds 2 of at most 2 messages.*broker\.max_length"
     ) as caught:
         full.submit_many(range(5))
     assert len(caught.value.accepted) == 2
@@ -214,7 +214,7 @@ def test_a_cancelled_run_stops_what_runs_and_starts_nothing_more(flows: Running)
     probe = flow(flows, "pid").submit()
     probe.result(timeout=5)
     assert flows.ledger.lines(f"sleeper began {handle.id}") == began
-    ended = {line for line in flows.ledger.lines(f"sleeper ended {handle.id}")}
+    ended = set(flows.ledger.lines(f"sleeper ended {handle.id}"))
     assert len(ended) <= 1  # member 0 sleeps 0 s
 
 
@@ -315,7 +315,7 @@ def test_a_broker_that_does_not_answer_is_given_up_within_its_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never says a word
         url = f"agentq://127.0.0.1:{silent.getsockname()[1]}"
         flow = declared(url, **{"broker.timeout": "300ms"})
-        aq = flow._app
+        aq = flow._app  # noqa: SLF001 -- the app it belongs to
         for submit in (
             lambda: flow.submit(1),
             lambda: flow.submit_many([1]),

@@ -147,7 +147,7 @@ def test_two_beats_submit_each_entry_once(
 ) -> None:
     command = [sys.executable, "-m", "celery", "-A", "tests.support.apps.beating", "beat"]
     beats = [
-        subprocess.Popen(  # noqa: S603 -- our own program
+        subprocess.Popen(
             [*command, "-s", str(tmp_path / f"schedule{number}"), "--pidfile="],
             cwd=ROOT, env={**os.environ, **stage.variables},
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -235,4 +235,15 @@ def test_task_that_kills_its_process_is_given_up_after_three_deaths(
     wait_until(lambda: ledger.count(f"failed {result.id}") == 1, ledger.lines)
     assert ledger.count("fatal") == 3
     assert stage.dead_letter(result.id)[b"why"] == b"its worker died 3 times while it ran"
+    assert own_worker.alive()
+
+
+def test_message_for_a_task_that_the_worker_lacks_waits_for_one_that_has_it(
+    canvas: Any, own_worker: WorkerProcess, stage: Stage
+) -> None:
+    unknown = canvas.app.signature("nobody.knows").apply_async()
+    wait_until(lambda: "no task 'nobody.knows' here" in own_worker.log(), own_worker.log)
+    wait_until(lambda: stage.client.zcard(stage.key("delayed")) == 1, "the message to rest")
+    assert unknown.state == "PENDING"
+    assert canvas.number.delay(1).get(timeout=WAIT) == 1
     assert own_worker.alive()

@@ -95,7 +95,7 @@ class Cell:
     def stage(self, group: str, members: Sequence[Message]) -> None:
         for offset in range(0, len(members), 500):
             chunk = members[offset : offset + 500]
-            self.store.call(calls.stage(self.prefix, group, offset, chunk))
+            self.store.call(calls.stage(self.prefix, group, offset, chunk, started=False))
 
     def open(self, *work: Effect, id_: str = "") -> bytes:
         reply: list[bytes] = self.store.call(calls.open_staged(self.prefix, id_, 60_000, work))

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -107,9 +107,9 @@ class RunningCommand:
         self, command: list[str], home: Home, env: Mapping[str, str], *, log: str = "out.log"
     ) -> None:
         self._log = home.folder / log
-        with self._log.open("wb") as log:
+        with self._log.open("wb") as output:
             self.process = subprocess.Popen(
-                command, cwd=home.work, env=home.environment(**env), stdout=log,
+                command, cwd=home.work, env=home.environment(**env), stdout=output,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
 
@@ -128,7 +128,7 @@ class RunningCommand:
         self.process.send_signal(number)
         return self.process.wait(within)
 
-    def __enter__(self) -> RunningCommand:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,8 +29,10 @@ class Server:
 
     def kill(self) -> None:
         """End it by SIGKILL; `start` brings it back on the same data."""
-        assert self.embedded.pid is not None
-        os.kill(self.embedded.pid, signal.SIGKILL)
+        process = self.embedded._process  # noqa: SLF001 -- to wait for its end
+        assert process is not None
+        process.kill()
+        process.wait()
 
     def start(self) -> None:
         """Start it again."""

@@ -26,7 +26,7 @@ class WorkerProcess:
         self.options = options
         self.env = dict(env or {})
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.NamedTemporaryFile(prefix="aq-worker-", suffix=".log")
+        self._log = tempfile.NamedTemporaryFile(prefix="aq-worker-", suffix=".log")  # noqa: SIM115
 
     @property
     def pid(self) -> int:

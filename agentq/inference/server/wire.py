@@ -18,7 +18,7 @@ class Answer:
     body: Any
 
 
-class BadRequest(Exception):
+class BadRequest(Exception):  # noqa: N818 -- an HTTP status by its name
     """The request is answered with this error and nothing else."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:

@@ -26,7 +26,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Load a public name's module when it is first asked for."""
-    from importlib import import_module
+    from importlib import import_module  # noqa: PLC0415
 
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,7 +24,7 @@ from agentq.ops.bench.rows import Row, Test
 from agentq.ops.bench.systems import System
 from agentq.store.embedded import EmbeddedServer
 
-_SHARED_MEMORY = Path("/dev/shm")
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - made private by mkdtemp
 _PRODUCER_TIMEOUT_S = 120.0
 _POLL_S = 0.005
 _LOG_LINES = 15
@@ -163,7 +163,7 @@ class Arena:
     def _start(
         self, command: list[str], output: int | IO[bytes], errors: int | IO[bytes]
     ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        return subprocess.Popen(  # noqa: S603 -- our own modules, under this interpreter
             command,
             env=self._environment(),
             cwd=self._folder,  # no config/ of the caller's

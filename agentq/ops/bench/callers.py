@@ -48,7 +48,7 @@ class CeleryCaller:
 
     def __init__(self) -> None:
         """Connect nothing yet; Celery does at the first message."""
-        from agentq.ops.bench import celery_app
+        from agentq.ops.bench import celery_app  # noqa: PLC0415 - only the measured system loads
 
         self._app = celery_app
         self.singles: dict[str, Callable[[Payload], object]] = {"": celery_app.noop.delay}
@@ -66,13 +66,13 @@ class CeleryCaller:
 
     def fan_in(self, width: int) -> None:
         """Enqueue a chord."""
-        from celery import chord
+        from celery import chord  # noqa: PLC0415
 
         chord(self._app.child.s(index) for index in range(width))(self._app.final.s())
 
     def pipelines(self, n: int) -> None:
         """Enqueue *n* chains that end in a chord."""
-        from celery import chain, chord
+        from celery import chain, chord  # noqa: PLC0415
 
         for _ in range(n):
             members = [self._app.execute.si(index) for index in range(MEMBERS)]
@@ -80,7 +80,7 @@ class CeleryCaller:
 
     @staticmethod
     def _group(task: Any, argument: object, n: int) -> None:
-        from celery import group
+        from celery import group  # noqa: PLC0415
 
         group([task.s(argument) for _ in range(n)]).apply_async()
 
@@ -90,7 +90,7 @@ class AgentQCaller:
 
     def __init__(self) -> None:
         """Load the app; the broker's address comes from the environment."""
-        from agentq.ops.bench import agentq_app
+        from agentq.ops.bench import agentq_app  # noqa: PLC0415 - only the measured system loads
 
         self._app = agentq_app
         self.singles: dict[str, Callable[[Payload], object]] = {

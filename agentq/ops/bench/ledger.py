@@ -82,7 +82,7 @@ class Ledger:
         """Count one execution."""
         if self._owner != os.getpid():  # a forked child must not write its parent's slot
             self._take_slot()
-        assert self._map is not None
+        assert self._map is not None  # noqa: S101 - for the type checker: taken above
         now = time.monotonic()
         count, first = self._tallies[mark]
         self._tallies[mark] = (count + 1, first or now)

@@ -27,7 +27,7 @@ class Comparison:
     def row(self) -> Row:
         """Return the row that names the line."""
         found = self.candidate or self.baseline
-        assert found is not None
+        assert found is not None  # noqa: S101 - a comparison is made from a row
         return found
 
     @property
@@ -148,7 +148,7 @@ def _target(comparison: Comparison) -> str:
 
 def _figure(value: float) -> str:
     """Return three significant digits, thousands apart, no exponent."""
-    if value >= 100:
+    if value >= 100:  # noqa: PLR2004 - from here on no digit after the point is significant
         return f"{value:,.0f}"
     return f"{value:.3g}"
 

@@ -4,7 +4,8 @@
 -- ARGV[2]  offset    how many members were staged before this chunk (a repeated chunk is ignored)
 -- ARGV[3..] messages, at most 500 a call
 -- Returns  members staged so far
--- On a full Redis: refused whole. Cost: about 3 us a member.
+-- On a full Redis: refused whole; as aq1_stage_started, for members of work that runs already,
+-- allowed. Cost: about 3 us a member.
 local function stage(keys, argv)
   local P = keys[1]
   local key = P .. 'stage:' .. argv[1]
@@ -21,3 +22,4 @@ local function stage(keys, argv)
 end
 
 redis.register_function('aq1_stage', stage)
+redis.register_function{ function_name = 'aq1_stage_started', callback = stage, flags = { 'allow-oom' } }

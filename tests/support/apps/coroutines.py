@@ -49,7 +49,9 @@ async def child_of(self: Any, name: str) -> None:
     note("child", name, self.request.parent_id, self.request.root_id)
 
 
-@app.task(autoretry_for=(ConnectionError,), retry_backoff=False, default_retry_delay=0, max_retries=2)
+@app.task(
+    autoretry_for=(ConnectionError,), retry_backoff=False, default_retry_delay=0, max_retries=2
+)
 async def auto(failures: int) -> str:
     await asyncio.sleep(0)
     note("auto", failures)
@@ -59,9 +61,11 @@ async def auto(failures: int) -> str:
 
 
 def _lines(beginning: str) -> list[str]:
-    from pathlib import Path  # noqa: PLC0415
+    from pathlib import Path
 
-    return [x for x in Path(os.environ["AQ_TEST_LEDGER"]).read_text().splitlines() if x == beginning]
+    return [
+        x for x in Path(os.environ["AQ_TEST_LEDGER"]).read_text().splitlines() if x == beginning
+    ]
 
 
 class Hooked(app.Task):  # type: ignore[name-defined,misc]

@@ -259,7 +259,7 @@ async def values(_: object) -> list[dict[str, int]]:
 
 
 @aq.step
-async def unannotated(things):
+async def unannotated(things):  # noqa: ANN001, ANN201 -- that is the point
     return repr(things)
 
 

@@ -6,7 +6,7 @@ import os
 
 from celery import Celery
 
-import agentq
+import agentq  # noqa: F401 -- makes the URLs known
 
 _URL = os.environ["AGENTQ_BROKER__URL"]
 

@@ -89,7 +89,7 @@ def test_a_program_name_with_brackets_and_spaces_does_not_confuse() -> None:
 
 
 def test_the_package_imports_without_psutil() -> None:
-    modules = "affinity allocator limits placement process topology".split()
+    modules = "affinity allocator limits placement process topology".split()  # noqa: SIM905 -- shorter
     hide = "import sys, importlib; sys.modules['psutil'] = None; "
     load = f"[importlib.import_module('agentq.host.' + name) for name in {modules}]"
     subprocess.run([sys.executable, "-c", hide + load], check=True)

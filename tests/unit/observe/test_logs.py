@@ -24,7 +24,7 @@ def test_a_line_of_json_has_time_level_logger_message_process_and_error(
 ) -> None:
     logs.configure("INFO", "json", process="shared-0@h")
     try:
-        raise ValueError("no")
+        int("no")
     except ValueError:
         logging.getLogger("shop").exception("order %d", 7)
     line = orjson.loads(capsys.readouterr().err)
@@ -36,7 +36,7 @@ def test_a_line_of_json_has_time_level_logger_message_process_and_error(
         "message": "order 7",
         "process": "shared-0@h",
     }
-    assert error.endswith("ValueError: no")
+    assert "ValueError: invalid literal" in error
     assert moment.endswith("Z")
 
 

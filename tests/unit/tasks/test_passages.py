@@ -103,7 +103,7 @@ def test_plain_text_without_words_has_no_passages() -> None:
         ("1 2 3 4 5 6 are the numbers", False),
     ],
 )
-def test_only_what_states_something_can_be_quoted(sentence: str, quotable: bool) -> None:
+def test_only_what_states_something_can_be_quoted(sentence: str, quotable: bool) -> None:  # noqa: FBT001 -- parametrised
     assert is_prose(sentence) is quotable
 
 

@@ -1,0 +1,32 @@
+"""What a channel asks of the Celery app whose worker it serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import current_app
+from celery.app.task import Context
+
+from agentq.errors import WorkerLost
+
+
+def knows(task: str) -> bool:
+    """Whether this worker has *task*; a plain Celery app answers itself for what it lacks."""
+    return getattr(current_app, "aq", None) is None or task in current_app.tasks
+
+
+def give_up(payload: dict[str, Any], reason: str) -> None:
+    """End a task that is given up as Celery would: result, chord, chain and errbacks."""
+    headers, decoded = payload["headers"], payload["decoded"]
+    args, kwargs, embed = decoded or ([], {}, None)
+    fields = {**headers, **(embed or {}), "args": args, "kwargs": kwargs}
+    fields |= {
+        "properties": payload["properties"],
+        "delivery_info": payload["properties"]["delivery_info"],
+    }
+    current_app.backend.mark_as_failure(
+        headers["id"],
+        WorkerLost(reason),
+        request=Context(fields),
+        store_result=not headers.get("ignore_result"),
+    )

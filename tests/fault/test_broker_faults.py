@@ -1,0 +1,142 @@
+"""The broker goes away, cuts its links, fills up or turns read-only in the middle of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agentq.errors import BrokerUnavailable
+from agentq.runs.handle import RunHandle
+from tests.support.ledger import Ledger
+from tests.support.redis_server import Server
+from tests.support.running import BOTH_POOLS, Running, running
+from tests.support.waiting import wait_until
+
+WIDTH = 60
+NARROW = (*BOTH_POOLS, "-c", "6")
+
+
+@pytest.fixture
+def app(breakable_server: Server, ledger: Ledger) -> Iterator[Running]:
+    """An app with two workers and a server that may be broken."""
+    settings = {"WORKER__LEASE": "2s", "WORKER__POLL": "500ms"}
+    with running("tests.support.apps.faults", breakable_server.url, ledger, **settings) as app:
+        app.variables["AQ_TEST_SECONDS"] = "0.1"
+        app.worker("first", options=NARROW)
+        app.worker("second", options=NARROW)
+        yield app
+
+
+def submit(app: Running, flow: str, argument: Any) -> RunHandle:
+    return app.app.aq.get_flow(flow).submit(argument)  # type: ignore[no-any-return]
+
+
+def eventually(ask: Callable[[], Any], timeout: float = 15.0) -> Any:
+    """Return the answer of *ask*, asked again as long as the broker is unavailable."""
+    answer: list[Any] = []
+
+    def answered() -> bool:
+        try:
+            answer.append(ask())
+        except BrokerUnavailable:
+            return False
+        return True
+
+    wait_until(answered, "the broker answers", timeout)
+    return answer[0]
+
+
+def until_ended(ledger: Ledger, members: int) -> None:
+    wait_until(lambda: len(ledger.lines("end ")) >= members, f"{members} members have ended")
+
+
+def assert_whole(handle: RunHandle, ledger: Ledger, width: int = WIDTH) -> None:
+    assert eventually(lambda: handle.result(timeout=12)) == list(range(width))
+    assert ledger.counts("body") == {f"body {handle.id}": 1}
+    done = [
+        event.data["task"]
+        for event in eventually(lambda: list(handle.events()))
+        if event.kind == "step" and event.data["state"] == "done"
+    ]
+    assert len(done) == len(set(done)) == width + 2
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_a_run_survives_its_brokers_restart(
+    app: Running, breakable_server: Server, ledger: Ledger, how: str
+) -> None:
+    handle = submit(app, "fan", WIDTH)
+    until_ended(ledger, 12)
+    if how == "kill":
+        breakable_server.kill()
+        breakable_server.start()
+    else:
+        breakable_server.restart()
+    assert_whole(handle, ledger)
+    assert eventually(lambda: submit(app, "one", 7)).result(timeout=5) == 7
+
+
+def test_cut_connections_lose_and_double_nothing(
+    app: Running, breakable_server: Server, ledger: Ledger
+) -> None:
+    handle = submit(app, "fan", WIDTH)
+    for members in (6, 18, 30, 42):
+        until_ended(ledger, members)
+        breakable_server.client.client_kill_filter(skipme=True)
+    assert_whole(handle, ledger)
+    ended = [line.split()[1] for line in ledger.lines("end ")]
+    assert set(ended) == {str(number) for number in range(WIDTH)}
+
+
+def test_progress_of_a_step_survives_cut_connections(
+    app: Running, breakable_server: Server, ledger: Ledger
+) -> None:
+    handle = submit(app, "chat", 60)
+    wait_until(lambda: ledger.lines("chatty begin"), "it talks")
+    for part in (5, 20, 35):
+        wait_until(lambda part=part: _said(handle) > part, f"part {part}")  # type: ignore[misc]
+        breakable_server.client.client_kill_filter(skipme=True)
+    assert eventually(lambda: handle.result(timeout=10)) == 60
+
+
+def _said(handle: RunHandle) -> int:
+    store = handle._store  # noqa: SLF001
+    return int(eventually(lambda: store.command("XLEN", store.keys.events(handle.id))))
+
+
+def test_a_broker_that_turns_read_only_is_waited_for(
+    app: Running, breakable_server: Server, ledger: Ledger
+) -> None:
+    """As a failover does it: the old master answers every write with an error."""
+    handle = submit(app, "fan", WIDTH)
+    until_ended(ledger, 12)
+    breakable_server.client.replicaof("127.0.0.1", 1)
+    with pytest.raises(BrokerUnavailable, match="replica"):
+        submit(app, "one", 1)
+    with pytest.raises(BrokerUnavailable):
+        app.app.aq.get_flow("one").submit_many([1, 2])
+    held = len(ledger.lines("begin "))
+    wait_until(lambda: len(ledger.lines("end ")) == held, "what was under way has ended")
+    breakable_server.client.replicaof("NO", "ONE")
+    assert_whole(handle, ledger)
+    assert len(ledger.lines("begin ")) == WIDTH
+
+
+def test_a_full_broker_refuses_new_runs_and_lets_started_ones_end(
+    app: Running, breakable_server: Server, ledger: Ledger
+) -> None:
+    """A wide fan-out: its members are staged while there is no memory left."""
+    blocker = submit(app, "block", 1.5)
+    wait_until(lambda: ledger.lines("blocking begin"), "a worker is at work")
+    handle = submit(app, "wide", 1200)
+    breakable_server.client.config_set("maxmemory", 1)
+    with pytest.raises(BrokerUnavailable, match=r"full \(maxmemory\)"):
+        submit(app, "one", 1)
+    with pytest.raises(BrokerUnavailable, match=r"full \(maxmemory\)"):
+        app.app.aq.get_flow("one").submit_many([1, 2])
+    assert handle.result(timeout=10) == list(range(1200))
+    assert blocker.result(timeout=10) in ("first@test", "second@test")
+    breakable_server.client.config_set("maxmemory", 0)
+    assert submit(app, "one", 1).result(timeout=5) == 1
