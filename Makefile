@@ -25,7 +25,7 @@ check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-timings --no-logo
+	@$(BIN)/lint-imports --no-logo
 
 bench: $(STAMP)
 	@$(BIN)/agentq bench $(ARGS)

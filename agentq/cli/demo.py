@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from agentq.ops.demo import Outcome
+    from agentq.ops.up import Up
     from agentq.runs.record import RunEvent
 
 
@@ -64,24 +65,34 @@ def demo(
             for line in up.missing:
                 console.print(f"Missing: {line}", style="yellow", markup=False)
             if not once:
-                _stay(console, up.dashboard_address, lambda: up.round(1.0))
+                _stay(console, up)
         console.print("Ended; nothing is left running.", style="dim")
 
 
-def _stay(console: Console, dashboard: str | None, watch: Callable[[], None]) -> None:
-    if dashboard:
-        console.print(f"\nFlower: {dashboard}")
+def _stay(console: Console, up: Up) -> None:
+    console.print()
+    if up.dashboard_address:
+        console.print(f"Flower: {up.dashboard_address}")
+    here = " ".join(f"{name}={value}" for name, value in up.environment.items() if "URL" in name)
+    console.print(f"From another terminal: {here} agentq status", soft_wrap=True)
     console.print("Everything stays up until Ctrl-C.")
     while True:
-        watch()
+        up.round(1.0)
 
 
 def _with_progress(
     console: Console, run: Callable[[Callable[[RunEvent], None]], Outcome]
 ) -> Outcome:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    what = TextColumn("{task.description}", markup=False)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), what)
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("listing the documents", total=None)
         ended = 0

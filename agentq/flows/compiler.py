@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any, Protocol
 
 import orjson
@@ -151,9 +152,11 @@ class Compiler:
             for index, item in enumerate(items)
         ]
         at_once = min(node.at_once or self._limits.at_once, CHUNK)
-        staged = width > CHUNK or sum(len(m.body) for m in members) > CHUNK_BYTES
-        if staged:
-            box.staged[join] = members
+        group = ""
+        if width > CHUNK or sum(len(m.body) for m in members) > CHUNK_BYTES:
+            # Of this attempt alone: one that died while it staged may have decided otherwise.
+            group = f"{join}@{token_hex(4)}"
+            box.staged[group] = members
         box.effects.append(
             effects.join(
                 join,
@@ -162,7 +165,7 @@ class Compiler:
                 ttl_ms=self._join_ttl_ms,
                 run=place.run,
                 body=[body],
-                members=None if staged else members,
+                members=group or members,
             )
         )
         fan_out = {"step": first.step, "width": width, "at_once": at_once}

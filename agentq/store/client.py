@@ -32,8 +32,8 @@ _OF_THE_SERVER = (
     redis.exceptions.ReadOnlyError,
 )
 _PASSING = ("MISCONF", "UNBLOCKED", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "BUSY ")
-"""How errors begin that say what the server as a whole can not do at the moment: write to its disk,
-go on blocking (it has become a replica), reach enough replicas, run a function beside a slow one."""
+"""How errors begin that say what the whole server can not do at the moment: write to its disk, go
+on blocking (it has become a replica), reach enough replicas, run a function beside a slow one."""
 
 
 @contextmanager

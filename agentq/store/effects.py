@@ -42,12 +42,12 @@ def join(  # noqa: PLR0913 -- the effect's arguments, one for one
     ttl_ms: int,
     run: str,
     body: Sequence[Message],
-    members: Iterable[Message] | None,
+    members: Iterable[Message] | str,
 ) -> Effect:
-    """Open a fan-in of *width*; *members* None takes those staged under the join's id."""
+    """Open a fan-in of *width*; *members*: themselves, or the id they were staged under."""
     flat: list[Arg] = ["join", join_id, width, at_once, ttl_ms, run, len(body)]
-    if members is None:
-        flat.append("staged")
+    if isinstance(members, str):
+        flat.append(f"staged:{members}")
         for message in body:
             flat.extend(message)
         return tuple(flat)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
@@ -58,8 +59,10 @@ class Processes:
         self._all.clear()
         self._free = asyncio.Queue()
 
-    async def run(self, task: Any, arguments: list[Any]) -> Any:
+    async def run(self, task: Any, arguments: list[Any], *, begins: Callable[[], None]) -> Any:
         """Run a step's function in a free process; cancelled, its process ends with it.
+
+        *begins* is called when there is one.
 
         Raises:
             WorkerLost: the process died.
@@ -67,6 +70,7 @@ class Processes:
         """
         function = task.step.function
         executor = await self._free.get()
+        begins()
         loop = asyncio.get_running_loop()
         try:
             value = await loop.run_in_executor(

@@ -69,7 +69,9 @@ class StepRunner:
             emit=emit if run else None,
         )
 
-    async def call(self, delivery: Delivery, context: Context, args: list[Any]) -> Any:
+    async def call(  # noqa: C901 -- one arm for each kind of step and of time limit
+        self, delivery: Delivery, context: Context, args: list[Any]
+    ) -> Any:
         """Run the step's function within the time it has.
 
         Raises:
@@ -79,21 +81,31 @@ class StepRunner:
         """
         step = delivery.task.step
         assert step is not None  # noqa: S101 -- as above
-        remaining = context.remaining()
-        limit = shortest(step.timeout, remaining)
+        limit = shortest(step.timeout, context.remaining())
         arguments = call_arguments(step, context, args)
         if limit is None and step.kind == "async":
             with contained():
                 return await step.function(*arguments)
+        if step.kind != "async":
+            limit = context.remaining()  # until it has a thread or process of its own
         clock = asyncio.timeout(limit.total_seconds() if limit is not None else None)
+
+        def begins() -> None:
+            nonlocal limit
+            limit = shortest(step.timeout, context.remaining())
+            if limit is not None:
+                clock.reschedule(asyncio.get_running_loop().time() + limit.total_seconds())
+
         try:
             with contained():
                 async with clock:
                     if step.kind == "async":
                         return await step.function(*arguments)
                     if step.kind == "cpu":
-                        return await self._parts.processes.run(delivery.task, arguments)
-                    return await self._parts.threads.run(step.function, *arguments)
+                        return await self._parts.processes.run(
+                            delivery.task, arguments, begins=begins
+                        )
+                    return await self._parts.threads.run(step.function, *arguments, begins=begins)
         except TimeoutError as error:
             if not clock.expired():
                 raise

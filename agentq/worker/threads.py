@@ -21,11 +21,24 @@ class Threads:
         self.count = count
         self.used = 0
         """Functions that run or wait, abandoned ones included."""
+        self._free = asyncio.Semaphore(count)
         self._executor = ThreadPoolExecutor(count, thread_name_prefix="agentq-step")
 
-    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return what *function* returns; cancelled, it runs on and its result is dropped."""
+    async def run(
+        self, function: Callable[..., Any], *args: Any, begins: Callable[[], None] | None = None
+    ) -> Any:
+        """Return what *function* returns; cancelled, it runs on and its result is dropped.
+
+        *begins* is called when there is a thread for it: a wait is not the function's time.
+        """
         self.used += 1
+        try:
+            await self._free.acquire()
+        except asyncio.CancelledError:
+            self.used -= 1
+            raise
+        if begins is not None:
+            begins()
         context = contextvars.copy_context()
         future = asyncio.get_running_loop().run_in_executor(
             self._executor, context.run, function, *args
@@ -40,5 +53,6 @@ class Threads:
 
     def _freed(self, future: asyncio.Future[Any]) -> None:
         self.used -= 1
+        self._free.release()
         if not future.cancelled():
             future.exception()  # read, so that an abandoned one's error is no "never retrieved"

@@ -91,7 +91,7 @@ def run(options: list[str]) -> dict[str, str]:
                 sys.executable, "-m", "pytest", "-c", f"{folder}/pytest.ini", "--rootdir", str(cache),
                 "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-W", "ignore",
                 "-p", "celery.contrib.pytest", "-p", "tests.contract.celery_canvas_plugin",
-                "--timeout", "90",
+                "--timeout", "300",
                 f"--junitxml={report}",
             ]  # fmt: skip
             targets = [] if any("::" in o for o in options) else ["t/integration/test_canvas.py"]

@@ -64,7 +64,7 @@ def name_of(cell: Cell, key: str) -> str:
 def documented() -> list[re.Pattern[str]]:
     """Return the keys of the table at the head of `keys.py`, placeholders open."""
     rows = re.findall(
-        r"^\| (\S+) +\| (?:stream|set|list|zset|string|hash)", keys.__doc__ or "", re.MULTILINE
+        r"^ {4}(\S+) +(?:stream|set|list|zset|string|hash) ", keys.__doc__ or "", re.MULTILINE
     )
     assert len(rows) > 20
     return [re.compile(re.sub(r"<\w+>", ".+", row) + "$") for row in rows]

@@ -86,8 +86,8 @@ BAD = {
 def app(session_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     url = f"{session_server.url}?cell={uuid4().hex[:12]}"
     ledger = Ledger(tmp_path_factory.mktemp("bad") / "ledger")
-    with running("tests.support.apps.faults", url, ledger) as app:
-        app.worker()
+    with running("tests.support.apps.faults", url, ledger, WORKER__POLL="200ms") as app:
+        app.worker()  # it polls often: nobody wakes it for what is added by hand
         yield app
 
 
@@ -150,7 +150,9 @@ def test_a_run_whose_message_is_bad_fails_and_says_why(app: Running) -> None:
     store = app.app.aq.store
     run = uuid4().hex
     key = store.keys.run(run)
-    store.command("HSET", key, "state", "running", "at", 1, "deadline", 0, "record", '{"flow":"one"}')
+    store.command(
+        "HSET", key, "state", "running", "at", 1, "deadline", 0, "record", '{"flow":"one"}'
+    )
     add(app, {"i": "x", "r": run, "j": "", "h": b"hello", "b": GOOD_BODY})
     with pytest.raises(RunFailed, match="Malformed: no message: JSONDecodeError"):
         app.app.aq.run(run).result(timeout=5)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -175,6 +178,31 @@ def test_a_killed_up_leaves_no_process() -> None:
             wait_until(lambda: not own.processes(), lambda: f"gone: {own.processes()}")
 
 
+def test_up_starts_flower_and_says_where_it_is() -> None:
+    with home() as own:
+        (own.work / "shop.py").write_text(_APP)
+        where = {"AGENTQ_DASHBOARD__PORT": str(free_port())}
+        with own.running("up", *APP, until="up; Ctrl-C ends it", env=where) as running:
+            [address] = re.findall(r"^dashboard: (http\S+)$", running.output, re.MULTILINE)
+            assert address == f"http://127.0.0.1:{where['AGENTQ_DASHBOARD__PORT']}/"
+            with urlopen(address) as page:  # noqa: S310 -- on loopback
+                assert page.status == 200
+            assert running.end() == 0
+        assert own.processes() == {}
+
+
+def test_a_port_in_use_ends_up_and_is_named() -> None:
+    with home() as own, socket.create_server(("127.0.0.1", 0)) as taken:
+        (own.work / "shop.py").write_text(_APP)
+        port = taken.getsockname()[1]
+        done = own.run("up", *APP, env={"AGENTQ_DASHBOARD__PORT": str(port)})
+        assert done.returncode == 1
+        assert (
+            f"the dashboard cannot listen on 127.0.0.1:{port}: port {port} is in use" in done.stderr
+        )
+        assert own.processes() == {}
+
+
 def test_up_without_an_app_runs_the_broker_and_says_that_there_are_no_workers() -> None:
     with home() as own, own.running("up", until="up; Ctrl-C ends it") as running:
         assert "workers: none, since no app is named" in running.output
@@ -188,3 +216,8 @@ def test_a_worker_that_can_not_start_ends_up_with_its_reason() -> None:
         assert done.returncode == 1
         assert "AGENTQ_MODEL__RETRIES" in done.stderr
         assert own.processes() == {}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -11,7 +11,8 @@ import pytest
 from agentq import Err, Ok
 from agentq.errors import DeadlineExceeded, InvalidArgument, RunFailed
 from agentq.runs.handle import RunHandle
-from tests.support.running import Running
+from tests.support.ledger import Ledger
+from tests.support.running import Running, running
 from tests.support.waiting import wait_until
 
 STEP = "tests.support.apps.flows."
@@ -185,6 +186,16 @@ def test_a_cpu_step_that_kills_its_process_fails_alone(flows: Running) -> None:
     error = failure(flows, "dying-cpu")
     assert (error.kind, error.step) == ("WorkerLost", f"{STEP}dying_process")
     assert isinstance(result(flows, "cpu", 0), int)
+
+
+@pytest.mark.parametrize("name", ["busy-cpu", "busy-threads"])
+def test_waiting_for_a_free_process_or_thread_is_not_a_steps_own_time(
+    url: str, ledger: Ledger, name: str
+) -> None:
+    settings = {"WORKER__THREADS": "2", "WORKER__CPU_PROCESSES": "2"}
+    with running("tests.support.apps.flows", url, ledger, **settings) as flows:
+        flows.worker()
+        assert result(flows, name, 8) == [1] * 8  # 1.6 s in four rounds; the limit of each is 1 s
 
 
 def test_a_thread_that_outlives_its_limit_fails_its_run(flows: Running) -> None:

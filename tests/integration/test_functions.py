@@ -270,6 +270,16 @@ def test_a_message_with_missing_fields_does_not_stop_the_reaper(cell: Cell) -> N
     assert cell.release(WORKER, died=True) == 3
 
 
+def test_a_stream_that_a_stranger_made_is_read_and_reaped(cell: Cell) -> None:
+    cell.redis(
+        "XADD", cell.keys.stream("p", "normal"), "*", "i", "a", "r", "", "j", "", "h", "", "b", ""
+    )
+    assert ids(cell.fetch(WORKER)) == ["a"]
+    cell.enqueue(message("b"))
+    assert ids(cell.fetch(WORKER)) == ["b"]
+    assert cell.release(WORKER) == 2
+
+
 # -- delayed --------------------------------------------------------------------------------------
 
 

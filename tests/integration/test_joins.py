@@ -19,9 +19,7 @@ def cell(url: str) -> Cell:
     return cell
 
 
-def opened(
-    width: int, members: list[Message] | None, *, at_once: int = 64, run: str = ""
-) -> Effect:
+def opened(width: int, members: list[Message] | str, *, at_once: int = 64, run: str = "") -> Effect:
     body = [message("body", run=run, lane="high")]
     return effects.join(
         "j", width=width, at_once=at_once, ttl_ms=60_000, run=run, body=body, members=members
@@ -59,8 +57,8 @@ def test_the_body_comes_once_with_each_outcome_once(
 ) -> None:
     members = members_of(width)
     if staged:
-        cell.stage("j", members)
-    cell.open(opened(width, None if staged else members))
+        cell.stage("g", members)
+    cell.open(opened(width, "g" if staged else members))
     order, most = drain(cell, 64)
     assert order == list(range(width))
     assert most == min(64, width)
@@ -100,11 +98,19 @@ def test_opening_a_join_again_changes_nothing(cell: Cell) -> None:
 
 def test_staging_a_chunk_again_changes_nothing(cell: Cell) -> None:
     members = members_of(1100)
-    cell.stage("j", members)
-    cell.stage("j", members)
-    cell.open(opened(1100, None))
+    cell.stage("g", members)
+    cell.stage("g", members)
+    cell.open(opened(1100, "g"))
     order, _ = drain(cell, 64)
     assert order == list(range(1100))
+
+
+def test_members_of_an_attempt_that_died_while_it_staged_are_not_mixed_in(cell: Cell) -> None:
+    cell.stage("g@first", [message(f"wrong{i}", join=f"j|{i}") for i in range(1500)])
+    cell.stage("g@second", members_of(1200))
+    cell.open(opened(1200, "g@second"))
+    order, _ = drain(cell, 64)
+    assert order == list(range(1200))
 
 
 def test_a_join_of_unknown_width_waits_until_it_is_told(cell: Cell) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ import redis
 
 from agentq.store.embedded import AppendFsync, EmbeddedServer
 from agentq.store.keys import PERMANENT, Keys
+
+_WANTED = os.environ.pop("AGENTQ_TEST_SERVER", "valkey")
+"""Taken out of the environment, where agentq would refuse it as an unknown setting."""
 
 
 class Server:
@@ -76,4 +80,5 @@ def private_server(*, appendfsync: AppendFsync = "everysec") -> Iterator[Server]
         try:
             yield Server(embedded)
         finally:
+            gc.collect()  # Celery's results unsubscribe when they are collected: not from nobody
             embedded.stop()

@@ -60,4 +60,10 @@ def on_stage(server: Server, ledger: Ledger, *, worker: str | None = None) -> It
         stage = Stage(server=server, cell=cell, running=found)
         if worker:
             stage.worker(worker)
-        yield stage
+        try:
+            yield stage
+        finally:
+            found.app.app.backend.result_consumer.stop()
+            found.app.app.backend.client.close()
+            found.app.app.close()
+            found.app.aq.store.close()

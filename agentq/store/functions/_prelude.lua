@@ -11,8 +11,8 @@
 -- Effects stand flat in ARGV, opcode first, and are applied in order by `apply`:
 --   put    <message>                                      enqueue (or delay) one message
 --   join   <join> <width> <at_once> <ttl_ms> <run> <bodies> <members> <body..> <member..>
---                                                         open a fan-in; members = "staged" takes
---                                                         what `stage` left under the join's id;
+--                                                         open a fan-in; members = "staged:<id>"
+--                                                         takes what `stage` left under that id;
 --                                                         width -1: told later by `width`
 --   width  <join> <width> <more>                          how many outcomes a fan-in waits for, or
 --                                                         with more = 1 how many beyond those
@@ -35,12 +35,14 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
+local function make_queue(P, key, lane)
+  redis.call('XGROUP', 'CREATE', key, GROUP, '0', 'MKSTREAM')
+  redis.call('SADD', P .. 'lanes', lane)
+end
+
 local function ensure(P, kind, lane)
   local key = P .. kind .. lane
-  if redis.call('EXISTS', key) == 0 then
-    redis.call('XGROUP', 'CREATE', key, GROUP, '0', 'MKSTREAM')
-    redis.call('SADD', P .. 'lanes', lane)
-  end
+  if redis.call('EXISTS', key) == 0 then make_queue(P, key, lane) end
   return key
 end
 
@@ -141,9 +143,10 @@ local function open_join(P, argv, i, now, woken)
     redis.call('PEXPIRE', key, ttl)
   end
   local waiting = key .. ':wait'
-  if members == 'staged' then
-    if fresh and redis.call('EXISTS', P .. 'stage:' .. join) == 1 then
-      redis.call('RENAME', P .. 'stage:' .. join, waiting)
+  local group = string.match(members, '^staged:(.+)$')
+  if group then
+    if fresh and redis.call('EXISTS', P .. 'stage:' .. group) == 1 then
+      redis.call('RENAME', P .. 'stage:' .. group, waiting)
       redis.call('PEXPIRE', waiting, ttl)
       release(P, join, at_once, now, woken)
     end

@@ -16,7 +16,11 @@ local function fetch(keys, argv)
   if not redis.call('ZSCORE', P .. 'workers', worker) then return { now, false } end
   local out = {}
   local function read(stream, lane, most)
-    local got = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', most, 'STREAMS', stream, '>')
+    local got = redis.pcall('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', most, 'STREAMS', stream, '>')
+    if got and got.err then
+      make_queue(P, stream, pool .. ':' .. lane) -- a stranger made the stream: it has no group yet
+      got = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', most, 'STREAMS', stream, '>')
+    end
     if not got then return 0 end
     local entries = got[1][2]
     for _, entry in ipairs(entries) do

@@ -1,6 +1,6 @@
 -- Stages members of a large group or fan-in; they become visible with the effect `open` or `join`.
 -- KEYS[1]  prefix
--- ARGV[1]  group     id of the group or join
+-- ARGV[1]  group     id of the group; new at each attempt of the step that fans out
 -- ARGV[2]  offset    how many members were staged before this chunk (a repeated chunk is ignored)
 -- ARGV[3..] messages, at most 500 a call
 -- Returns  members staged so far

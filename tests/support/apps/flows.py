@@ -183,6 +183,18 @@ def in_process(seconds: float) -> int:
     return os.getpid()
 
 
+@aq.step(kind="cpu", timeout="1s")
+def part_of_a_second(_: int) -> int:
+    time.sleep(0.4)
+    return 1
+
+
+@aq.step(kind="thread", timeout="1s")
+def part_of_a_second_in_a_thread(_: int) -> int:
+    time.sleep(0.4)
+    return 1
+
+
 @aq.step(kind="cpu")
 def dying_process(_: object) -> None:
     os._exit(3)
@@ -200,6 +212,8 @@ remaining = aq.flow("remaining", left)
 unlimited = aq.flow("unlimited", no_limit)
 threaded = aq.flow("threaded", in_thread)
 cpu = aq.flow("cpu", in_process)
+busy_cpu = aq.flow("busy-cpu", rows >> each(part_of_a_second) >> numbers)
+busy_threads = aq.flow("busy-threads", rows >> each(part_of_a_second_in_a_thread) >> numbers)
 dying_cpu = aq.flow("dying-cpu", dying_process)
 pid = aq.flow("pid", host_pid)
 naps = aq.flow("naps", rows >> each(sleeper) >> numbers)
