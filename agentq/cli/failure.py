@@ -7,6 +7,7 @@ import sys
 from agentq.errors import AgentQError
 
 FAILED = 1
+WRONG_USAGE = 2
 
 
 def report(error: AgentQError, *, as_json: bool) -> int:
@@ -26,6 +27,15 @@ def report(error: AgentQError, *, as_json: bool) -> int:
     else:
         sys.stderr.write(f"agentq: {error}\n")
     return FAILED
+
+
+def report_usage(message: str) -> int:
+    """Print what is wrong with the arguments as JSON, and return the exit code."""
+    import orjson
+
+    body = {"kind": "UsageError", "message": message}
+    sys.stdout.write(orjson.dumps({"error": body}).decode() + "\n")
+    return WRONG_USAGE
 
 
 def _plain(value: object) -> object:

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 an error of agentq's (see `agentq.errors`), 2 wrong usage,
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
 
@@ -20,7 +21,7 @@ from agentq.cli import (
     up,
     worker,
 )
-from agentq.cli.failure import report
+from agentq.cli.failure import report, report_usage
 from agentq.errors import AgentQError
 
 app = typer.Typer(
@@ -37,9 +38,20 @@ for module in (demo, up, worker, submit, status, cancel, dashboard, settings, be
     app.command(name)(getattr(module, name))
 
 
+_INTERRUPTED = 130
+_Usage: Any = typer.BadParameter.__mro__[1]
+"""What typer raises for wrong usage: click's in older releases, its own copy in newer ones."""
+
+
 def main() -> None:
     """Run the command that the arguments name."""
+    as_json = "--json" in sys.argv
     try:
-        app()
+        # Typer prints wrong usage by itself, in colours and with a hint, unless a script asks.
+        sys.exit(app(prog_name="agentq", standalone_mode=not as_json))
     except AgentQError as error:
-        sys.exit(report(error, as_json="--json" in sys.argv))
+        sys.exit(report(error, as_json=as_json))
+    except _Usage as error:
+        sys.exit(report_usage(error.format_message()))
+    except typer.Abort:
+        sys.exit(_INTERRUPTED)

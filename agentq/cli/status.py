@@ -27,6 +27,11 @@ def status(
 
     Needs no worker and, without -A, no app.
 
+    Where a run's time went counts every second that its steps waited or ran, those side by side
+    each: queue (queued, not started), model and tools (as the steps' calls took), state and
+    messages (state, and hand-over between steps), context (putting prompts together), retries
+    (failed attempts and pauses, whatever they spent), own code (the rest).
+
     Example: agentq status --json | jq '.queues[] | select(.waiting > 1000)'
     """
     from agentq.ops.application import any_app

@@ -13,8 +13,8 @@ def plain_table(*heads: str, title: str | None = None) -> Table:
         title=title, title_justify="left", title_style="bold", box=None, header_style="dim",
         pad_edge=False, padding=(0, 2, 0, 0),
     )  # fmt: skip
-    for head in heads:
+    for place, head in enumerate(heads):
         figures = head.startswith(">")
         justify: Literal["left", "right"] = "right" if figures else "left"
-        table.add_column(head.lstrip(">"), justify=justify, no_wrap=figures)
+        table.add_column(head.lstrip(">"), justify=justify, no_wrap=figures or place == 0)
     return table

@@ -42,6 +42,10 @@ async def wait(what: str) -> None:
 orders = aq.flow("orders", plan >> each(double, of="parts") >> total)
 waiting = aq.flow("waiting", wait)
 """
+_ONLY_WORKERS = """
+import os, sys, threading
+if "worker" in sys.argv:
+"""
 APP = ("-A", "shop:aq")
 
 
@@ -211,10 +215,22 @@ def test_up_without_an_app_runs_the_broker_and_says_that_there_are_no_workers() 
 
 def test_a_worker_that_can_not_start_ends_up_with_its_reason() -> None:
     with home() as own:
-        (own.work / "shop.py").write_text(_APP)
-        done = own.run("up", *APP, "--no-dashboard", env={"AGENTQ_MODEL__RETRIES": "lots"})
+        (own.work / "shop.py").write_text(_APP + _ONLY_WORKERS + "    raise OSError('no disk')\n")
+        done = own.run("up", *APP, "--no-dashboard")
         assert done.returncode == 1
-        assert "AGENTQ_MODEL__RETRIES" in done.stderr
+        assert "agentq: app 'shop:aq' cannot be imported: OSError: no disk" in done.stderr
+        assert "agentq: critical-0 ended with status 1; it said why above" in done.stderr
+        assert own.processes() == {}
+
+
+def test_a_worker_that_dies_again_and_again_is_given_up() -> None:
+    dying = "    threading.Timer(1.5, os._exit, [3]).start()\n"
+    with home() as own:
+        (own.work / "shop.py").write_text(_APP + _ONLY_WORKERS + dying)
+        done = own.run("up", *APP, "--no-dashboard", "--pool", "shared")
+        assert done.returncode == 1
+        assert done.stdout.count("ended with status 3 and is started again") == 2
+        assert "agentq: shared-0 ended with status 3 again and again" in done.stderr
         assert own.processes() == {}
 
 

@@ -105,7 +105,12 @@ class System:
                 # Long steps are taken one by one, no-ops in batches: the best of each.
                 "BENCH_AGENTQ_PREFETCH": "1" if test in _LONG_STEPS else "64",
             }
-        return {"AGENTQ_BROKER__URL": url}
+        # Events are off on both sides: Celery's default, and nobody watches a benchmark.
+        return {
+            "AGENTQ_BROKER__URL": url,
+            "AGENTQ_WORKER__EVENTS": "false",
+            "AGENTQ_LOG__LEVEL": "WARNING",
+        }
 
 
 _CELERY = System(

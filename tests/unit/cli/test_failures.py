@@ -56,6 +56,24 @@ def test_an_argument_that_is_not_json_is_wrong_usage(user: Home) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("submit", "research", "{no"), "a text is JSON with its quotes"),
+        (("submit", "research", "{}", "--deadline", "2x"), "'2x' is not a duration"),
+        (("cancel",), "Missing argument"),
+        (("status", "--colour"), "No such option"),
+    ],
+)
+def test_wrong_usage_is_json_for_a_script(
+    user: Home, arguments: tuple[str, ...], says: str
+) -> None:
+    done = user.run(*arguments, "--json")
+    error = orjson.loads(done.stdout)["error"]
+    assert (done.returncode, error["kind"], done.stderr) == (2, "UsageError", "")
+    assert says in error["message"]
+
+
 def test_without_a_broker_submit_names_agentq_up(user: Home) -> None:
     done = user.run("submit", "research", "{}", "-A", "tasks.research:aq")
     assert done.returncode == 1

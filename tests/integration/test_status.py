@@ -1,0 +1,68 @@
+"""What `agentq status` reads from a cell."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentq.ops.status import read_status
+from tests.support.cell import Cell, message
+from tests.support.redis_server import Server
+
+
+@pytest.fixture
+def cell(url: str) -> Cell:
+    return Cell(url)
+
+
+def test_a_new_cell_has_neither_queues_nor_workers_nor_runs(cell: Cell) -> None:
+    found = read_status(cell.store)
+    assert (found.queues, found.workers, found.runs, found.runs_known) == ((), (), {}, 0)
+    assert (found.delayed, found.dead) == (0, 0)
+
+
+def test_work_that_waits_is_told_from_work_that_workers_hold(cell: Cell) -> None:
+    cell.enqueue(*(message(f"m{number}") for number in range(5)))
+    cell.enqueue(message("urgent", lane="high"), lane="high")
+    cell.renew("w")
+    assert len(cell.fetch("w", 3)) == 3  # urgent, m0 and m1
+    high, normal = read_status(cell.store).queues
+    assert (high.lane, high.waiting, high.held, high.oldest_ms) == ("high", 0, 1, None)
+    assert (normal.pool, normal.lane, normal.waiting, normal.held) == ("p", "normal", 3, 2)
+    assert normal.oldest_ms is not None
+    assert 0 <= normal.oldest_ms < 30_000
+
+
+def test_work_that_came_back_waits_as_well(cell: Cell) -> None:
+    cell.enqueue(message("m"))
+    cell.renew("w")
+    [handed] = cell.fetch("w")
+    cell.fail(handed)
+    [queue] = read_status(cell.store).queues
+    assert (queue.waiting, queue.held) == (1, 0)
+
+
+def test_a_worker_whose_lease_ran_out_is_lost(cell: Cell) -> None:
+    cell.renew("good#1")
+    cell.renew("late#2")
+    cell.expire_lease("late#2")
+    states = {worker.name: worker.state for worker in read_status(cell.store).workers}
+    assert states == {"good": "up", "late": "lost"}
+
+
+def test_runs_are_counted_by_state(cell: Cell) -> None:
+    for run in ("a", "b", "c"):
+        cell.enqueue(message(run, run=run), run=run)
+    cell.cancel("b")
+    found = read_status(cell.store)
+    assert (found.runs, found.runs_known) == ({"running": 2, "cancelled": 1}, 3)
+
+
+def test_what_a_crash_may_cost_is_said(cell: Cell, breakable_server: Server) -> None:
+    assert read_status(cell.store).broker.persistence == (
+        "append-only file, fsync every second: a crash may lose two seconds"
+    )
+    durable = read_status(Cell(breakable_server.url).store).broker
+    assert durable.persistence == "append-only file, fsync always: a crash loses nothing"
+    breakable_server.client.config_set("appendonly", "no")
+    careless = read_status(Cell(breakable_server.url).store).broker
+    assert careless.persistence == "no append-only file: a restart loses what waits"
