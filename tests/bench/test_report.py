@@ -1,11 +1,12 @@
 """The table and the JSON say which system is better, by how much, and whether targets are met."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from agentq.ops.bench import calibration
 from agentq.ops.bench.report import as_json, render
 from agentq.ops.bench.rows import Better, Row
+from agentq.ops.bench.targets import Verdict, judge
 
 
 def cpu(system: str, value: float, *, variant: str = "", note: str = "") -> Row:
@@ -82,3 +83,12 @@ def test_a_busy_machine_is_named_below_the_table() -> None:
     *_, machine, busy = render([cpu("celery", 1200.0), *loop]).splitlines()
     assert machine == "fixed Python loop beside each test: 59-106 ms wall, 57-59 ms CPU"
     assert busy == "busy: drain"
+
+
+def test_a_rate_that_came_through_json_is_better_when_it_is_higher() -> None:
+    rate = Row.figure("enqueue", "agentq", "in bulk", "steps/s", 20_000, 10)
+
+    back = Row.from_json(json.loads(json.dumps(asdict(rate))))
+
+    assert back == rate
+    assert judge(back, None) == Verdict(15_000, met=True)

@@ -142,7 +142,7 @@ class Arena:
             process.wait()
         if process.returncode:
             raise BenchFailed(f"the producer of {job!r} failed:\n{_tail(log)}")
-        return [Row(**row) for row in json.loads(output)]
+        return [Row.from_json(row) for row in json.loads(output)]
 
     def await_steps(self, count: int, *, worker: Worker, timeout_s: float) -> Tally:
         """Return the tally once *count* steps ran.

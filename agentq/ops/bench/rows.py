@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Test(StrEnum):
@@ -53,6 +54,11 @@ class Row:
     better: Better = Better.LOWER
     variant: str = ""
     note: str = ""
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Row:
+        """Return the row that a producing process printed."""
+        return cls(**{**fields, "better": Better(fields["better"])})
 
     @classmethod
     def figure(cls, test: str, system: str, measure: str, unit: str, value: float, n: int) -> Row:
