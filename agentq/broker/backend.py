@@ -11,6 +11,7 @@ documents, Celery's own chord algorithm.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -79,6 +80,12 @@ class PlainBackend(RedisBackend):  # type: ignore[misc]
     def __reduce__(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Pickle as Celery's do, with the whole URL left to the app's configuration."""
         return super(RedisBackend, self).__reduce__(args, kwargs or {})
+
+    def remove_pending_result(self, result: Any) -> Any:
+        """Forget a result nobody waits for; called by `AsyncResult.__del__`, so also at exit."""
+        if sys.is_finalizing():
+            return result  # nothing can be imported or sent any more
+        return super().remove_pending_result(result)
 
 
 class Backend(PlainBackend):

@@ -15,7 +15,6 @@ from typing import Any
 import orjson
 from kombu.serialization import register
 from kombu.utils.json import object_hook
-from pydantic import BaseModel
 
 from agentq.errors import InvalidArgument
 
@@ -31,8 +30,9 @@ _OPTIONS = (
 
 
 def _default(value: Any) -> Any:  # noqa: C901, PLR0911 -- one line for each type
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+    # By its method: kombu imports this module in processes that have no use for pydantic.
+    if dump := getattr(value, "model_dump", None):
+        return dump(mode="json")
     if isinstance(value, datetime):
         return {"__type__": "datetime", "__value__": value.isoformat()}
     if isinstance(value, date):

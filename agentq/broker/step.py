@@ -144,6 +144,15 @@ def _summary(error: Exception) -> str:
     return f"{error.title}: {place}: {first['msg']}, got {shown}{more}"
 
 
+def _asks_for_context(function: Callable[..., Any]) -> bool:
+    """Whether the first parameter is annotated `Context`, as it stands there: unresolved."""
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = parameter.annotation
+        name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+        return name.rpartition(".")[2] == "Context"
+    return False
+
+
 def kind_of(function: Callable[..., Any], kind: str | None) -> Kind:
     """Return how *function* runs: what the declaration says, else what it is.
 
@@ -156,6 +165,11 @@ def kind_of(function: Callable[..., Any], kind: str | None) -> Kind:
     if is_async and kind in ("thread", "cpu"):
         raise DefinitionError(
             f'step {function.__name__!r} is async: kind="{kind}" needs a plain def'
+        )
+    if kind == "cpu" and _asks_for_context(function):
+        raise DefinitionError(
+            f'step {function.__name__!r}: kind="cpu" runs in another process, where there is no '
+            'Context: drop that parameter, or use kind="thread"'
         )
     if not is_async and kind == "async":
         raise DefinitionError(f"step {function.__name__!r} is a plain def: it can not be async")

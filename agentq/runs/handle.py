@@ -27,7 +27,7 @@ from agentq.store import calls
 from agentq.store.client import AsyncStore, Store
 
 BLOCK_MS = 1000
-"""How long one read waits; below every client's time limit, so that a dead broker is noticed."""
+"""How long one read waits at most; never more than half the time limit of a call."""
 
 _FROM_START = "0-0"
 _NO_WAIT = 0
@@ -55,6 +55,8 @@ class RunHandle:
         self._async_store = async_store
         self._decode = decode
         self._keep_ms = keep_ms
+        limit = store.timeout.total_seconds() * 500 if store.timeout else BLOCK_MS
+        self._block_ms = max(1, min(BLOCK_MS, int(limit)))
 
     def __repr__(self) -> str:
         """Return the id."""
@@ -87,7 +89,7 @@ class RunHandle:
             left = until - time.monotonic()
             if left <= 0:
                 raise WaitTimeout(f"run {self.id} had not ended after {limit}; it goes on")
-            events = self._read(last, min(BLOCK_MS, int(left * 1000) + 1))
+            events = self._read(last, min(self._block_ms, int(left * 1000) + 1))
             if events:
                 last = events[-1].id
             if not events or events[-1].kind == "end":
@@ -97,7 +99,7 @@ class RunHandle:
     def events(self, *, after: str = _FROM_START) -> Iterator[RunEvent]:
         """Yield the run's events as they come, from behind *after* to its end."""
         while True:
-            events = self._read(after, BLOCK_MS)
+            events = self._read(after, self._block_ms)
             for event in events:
                 yield event
                 if event.kind == "end":
@@ -138,7 +140,7 @@ class RunHandle:
             left = until - time.monotonic()
             if left <= 0:
                 raise WaitTimeout(f"run {self.id} had not ended after {limit}; it goes on")
-            events = await self._aread(last, min(BLOCK_MS, int(left * 1000) + 1))
+            events = await self._aread(last, min(self._block_ms, int(left * 1000) + 1))
             if events:
                 last = events[-1].id
             if not events or events[-1].kind == "end":
@@ -148,7 +150,7 @@ class RunHandle:
     async def aevents(self, *, after: str = _FROM_START) -> AsyncIterator[RunEvent]:
         """Yield the run's events as they come, from behind *after* to its end."""
         while True:
-            events = await self._aread(after, BLOCK_MS)
+            events = await self._aread(after, self._block_ms)
             for event in events:
                 yield event
                 if event.kind == "end":

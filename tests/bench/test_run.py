@@ -108,14 +108,13 @@ def test_plain_celery_is_measured_with_nothing_of_agentqs_broker_in_memory() -> 
         text=True,
         check=True,
     ).stdout.split()
-    assert [module for module in found if module.startswith("agentq.")] == [
-        "agentq.broker",
-        "agentq.broker.register",  # tells kombu of our URLs, in a few lines
-        "agentq.ops",
-        "agentq.ops.bench",
-        "agentq.ops.bench.celery_app",
-        "agentq.ops.bench.ledger",
-    ]
+    ours = {module.split(".")[1] for module in found if module.startswith("agentq.")}
+    assert not ours & {"worker", "flows", "store", "runs", "timing"}
+    # kombu asks every installed package for its serializers and is told of our URLs; no more.
+    assert {module for module in found if module.startswith("agentq.broker.")} <= {
+        "agentq.broker.register",
+        "agentq.broker.serializer",
+    }
 
 
 def test_unknown_names_and_sizes_are_refused_before_anything_runs() -> None:

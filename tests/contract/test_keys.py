@@ -28,6 +28,7 @@ def used(url: str) -> Cell:
     cell.open(effects.open_group("g", "p", "normal"), id_="g")
     cell.stage("never opened", [message("x")])
     cell.cancel("cancelled")
+    abandon_a_fan_in(cell)
     wait_until(lambda: cell.promote()[1] == 1, "the late run expires")
     wait_until(lambda: not cell.redis("ZCARD", cell.keys.delayed()), "the delayed one is moved",
                timeout=cell.promote()[0] + 5)  # fmt: skip
@@ -41,6 +42,18 @@ def fan_out(cell: Cell) -> None:
     members = [message(f"m{i}", run="r", join=f"j|{i}") for i in range(5)]
     join = effects.join("j", width=5, at_once=2, ttl_ms=60_000, run="r", body=body, members=members)
     cell.enqueue(join, run="r")
+
+
+def abandon_a_fan_in(cell: Cell) -> None:
+    """Cancel a run of which one member has ended and others wait."""
+    members = [message(f"x{i}", run="half", join=f"k|{i}", lane="high") for i in range(5)]
+    join = effects.join(
+        "k", width=5, at_once=2, ttl_ms=60_000, run="half", body=[message("never")], members=members
+    )
+    cell.enqueue(join, run="half")
+    [first] = cell.fetch(WORKER, 1, lanes=["high"])
+    assert cell.complete(first, effects.part("k", 0, b"1"), run="half") == "ok"
+    assert cell.cancel("half") == 1
 
 
 def work_off(cell: Cell) -> None:
@@ -90,8 +103,8 @@ def test_nothing_is_left_of_work_that_ended(used: Cell) -> None:
         for key in used.all_keys()
         if name_of(used, key).startswith(("s:", "r:"))
     }
-    assert lengths == {"s:p:normal": 0}
-    kinds = ("join:", "open:", "group:", "delayed", "due", "wake:", "worker")
+    assert lengths == {"s:p:high": 0, "s:p:normal": 0}
+    kinds = ("join:j", "open:", "group:", "delayed", "due", "wake:", "worker")
     assert {
         name_of(used, key) for key in used.all_keys() if name_of(used, key).startswith(kinds)
     } == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,6 +197,14 @@ def test_waiting_for_a_free_process_or_thread_is_not_a_steps_own_time(
     with running("tests.support.apps.flows", url, ledger, **settings) as flows:
         flows.worker()
         assert result(flows, name, 8) == [1] * 8  # 1.6 s in four rounds; the limit of each is 1 s
+
+
+def test_a_cpu_step_beyond_its_timeout_is_ended_with_its_process(flows: Running) -> None:
+    assert failure(flows, "limited-cpu", 1).kind == "StepTimeout"
+    [line] = flows.ledger.lines("too long began")
+    process = Path(f"/proc/{line.split()[-1]}")
+    wait_until(lambda: not process.exists(), "its process has ended")
+    assert isinstance(result(flows, "cpu", 0), int)
 
 
 def test_a_thread_that_outlives_its_limit_fails_its_run(flows: Running) -> None:

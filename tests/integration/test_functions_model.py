@@ -19,7 +19,6 @@ from hypothesis.stateful import (
 from agentq.store import effects
 from tests.support.cell import LIMIT, Cell, Handed, message
 from tests.support.redis_server import Server
-from tests.support.waiting import wait_until
 
 WORKERS = ["w0", "w1", "w2"]
 RUN, CANCELLED = "kept", "cancelled"
@@ -45,15 +44,22 @@ class Queue(RuleBasedStateMachine):
         self.ended: set[str] = set()
         self.deaths: dict[str, int] = {}
         self.cancelled = False
+        self.delays = 0
 
     # -- what anyone may do at any time -----------------------------------------------------------
 
-    @rule(run=st.sampled_from([RUN, RUN, CANCELLED]), delayed=st.booleans(), again=st.booleans())
-    def enqueue(self, run: str, *, delayed: bool, again: bool) -> None:
-        id_ = f"t{len(self.accepted)}"
-        for _ in range(1 + again):
-            self.cell.enqueue(message(id_, run=run, due=-1 if delayed else 0), id_=id_)
-        self.accepted[id_] = run
+    @rule(
+        runs=st.lists(st.sampled_from([RUN, CANCELLED]), min_size=1, max_size=4),
+        delayed=st.booleans(),
+        again=st.booleans(),
+    )
+    def enqueue(self, runs: list[str], *, delayed: bool, again: bool) -> None:
+        for run in runs:
+            id_ = f"t{len(self.accepted)}"
+            for _ in range(1 + again):
+                due = -self._later() if delayed else 0
+                self.cell.enqueue(message(id_, run=run, due=due), id_=id_)
+            self.accepted[id_] = run
 
     @rule(worker=workers, slots=st.integers(1, 4))
     def fetch(self, worker: str, slots: int) -> None:
@@ -74,9 +80,10 @@ class Queue(RuleBasedStateMachine):
         self.lost.append(one)
 
     @precondition(lambda self: any(self.held.values()))
-    @rule(data=st.data(), after=st.sampled_from([0, 1]), retry=st.booleans())
-    def fail(self, data: st.DataObject, after: int, *, retry: bool) -> None:
+    @rule(data=st.data(), delayed=st.booleans(), retry=st.booleans())
+    def fail(self, data: st.DataObject, *, delayed: bool, retry: bool) -> None:
         one = self._taken(data)
+        after = self._later() if delayed else 0
         assert self.cell.fail(one, after_ms=after, retry=retry) == "ok"
         self.lost.append(one)
 
@@ -104,8 +111,17 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def promote(self) -> None:
-        """Until nothing waits: whether 1 ms has passed must not decide what is drawn next."""
-        wait_until(lambda: self.cell.promote()[2] == 0, "all delayed work is due and moved")
+        """Let all be due, in its order: the real clock must not decide what is drawn next."""
+        delayed = self.cell.keys.delayed()
+        for place, member in enumerate(self.cell.redis("ZRANGE", delayed, 0, -1)):
+            self.cell.redis("ZADD", delayed, place + 1, member)
+        self.cell.promote()
+        assert self.cell.redis("ZCARD", delayed) == 0
+
+    def _later(self) -> int:
+        """Return a delay in ms, each far beyond the one before."""
+        self.delays += 1
+        return self.delays * 1_000_000
 
     @precondition(lambda self: not self.cancelled)
     @rule()
@@ -170,8 +186,8 @@ def test_any_order_of_calls_keeps_each_id_in_one_place(session_server: Server) -
     run_state_machine_as_test(
         Queue,
         settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
+            max_examples=150,
+            stateful_step_count=50,
             deadline=timedelta(seconds=2),
             suppress_health_check=list(HealthCheck),
         ),

@@ -107,6 +107,13 @@ def test_a_caller_may_stop_waiting_and_ask_again(flows: Running) -> None:
     assert handle.status().state == "done"
 
 
+def test_a_run_may_take_longer_than_a_call_to_the_broker(flows: Running) -> None:
+    hasty = AgentQ("hasty", overrides={"broker.timeout": "200ms"})
+    handle = flow(flows, "sleeping").submit(0.8)
+    assert hasty.run(handle.id).result(timeout=5) == 0.8
+    assert awaited(hasty, hasty.run(handle.id).aresult(timeout=5)) == 0.8
+
+
 def test_status_says_what_was_submitted_and_how_long_it_took(flows: Running) -> None:
     handle = flow(flows, "sleeping").submit(0.2, key="k", tenant="acme", deadline="1m")
     handle.result(timeout=5)
@@ -231,9 +238,13 @@ def test_a_cancelled_run_that_waits_in_its_queue_never_starts(url: str, ledger: 
 
 def test_a_cancel_that_overtakes_its_step_is_not_lost(flows: Running) -> None:
     """The worker may hear of it while the fetch that brings the step is under way."""
-    for _ in range(30):
-        handle = flow(flows, "sleeping").submit(60.0)
-        handle.cancel()
+
+    async def many() -> None:
+        for _ in range(200):
+            handle = await flow(flows, "sleeping").asubmit(60.0)
+            await handle.acancel()
+
+    awaited(flows.app.aq, many())
     wait_until(lambda: not running_in(flows), "the worker runs none of them", timeout=8)
 
 
@@ -260,8 +271,7 @@ def _runs(pid: int) -> bool:
 def running_in(flows: Running) -> int:
     """Return how many steps the worker says it runs."""
     reply = flows.app.app.control.inspect(timeout=0.5).active()
-    assert reply, "the worker does not answer"
-    return sum(len(steps) for steps in reply.values())
+    return sum(len(steps) for steps in reply.values()) if reply else 1  # busy: it does not answer
 
 
 # -- what a newcomer does wrong ---------------------------------------------------------------------

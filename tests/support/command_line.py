@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import orjson
 
+from agentq.inference.server.weights import default_cache_dir
 from tests.support.waiting import wait_until
 
 MARK = "AQ_TEST_HOME"
@@ -36,7 +37,7 @@ class Home:
         own = {
             "HOME": str(self.folder),
             "XDG_STATE_HOME": str(self.folder),
-            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
+            "XDG_CACHE_HOME": _cache(),
             "TMPDIR": str(self.temporary),
             "COLUMNS": "100",
             MARK: str(self.folder),
@@ -98,6 +99,12 @@ class Home:
 
     def temporary_files(self) -> list[str]:
         return sorted(str(p.relative_to(self.temporary)) for p in self.temporary.rglob("*"))
+
+
+def _cache() -> str:
+    """Return the real user's cache folder, since the models built there take seconds to build."""
+    models = default_cache_dir()
+    return str(models if models.name.startswith("agentq-") else models.parents[1])
 
 
 class RunningCommand:

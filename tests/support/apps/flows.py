@@ -189,6 +189,12 @@ def part_of_a_second(_: int) -> int:
     return 1
 
 
+@aq.step(kind="cpu", timeout="300ms")
+def too_long(_: int) -> None:
+    note("too long began", os.getpid())
+    time.sleep(60)
+
+
 @aq.step(kind="thread", timeout="1s")
 def part_of_a_second_in_a_thread(_: int) -> int:
     time.sleep(0.4)
@@ -212,6 +218,7 @@ remaining = aq.flow("remaining", left)
 unlimited = aq.flow("unlimited", no_limit)
 threaded = aq.flow("threaded", in_thread)
 cpu = aq.flow("cpu", in_process)
+limited_cpu = aq.flow("limited-cpu", too_long)
 busy_cpu = aq.flow("busy-cpu", rows >> each(part_of_a_second) >> numbers)
 busy_threads = aq.flow("busy-threads", rows >> each(part_of_a_second_in_a_thread) >> numbers)
 dying_cpu = aq.flow("dying-cpu", dying_process)
