@@ -47,16 +47,38 @@ class BrokerNotConfigured(AgentQError):
     """No broker is set and no embedded one runs."""
 
 
+_FULL = {
+    "length": "pool {pool} holds {depth} of at most {limit} messages",
+    "bytes": "pool {pool} holds about {depth} of at most {limit} bytes of messages",
+    "tenant": "the tenant has {depth} of at most {limit} unfinished runs",
+    "memory": "the broker uses {depth} of the {limit} bytes (80 % of its maxmemory) up to which it "
+    "accepts new work",
+}
+_RAISE = {
+    "length": "broker.max_length",
+    "bytes": "broker.max_bytes",
+    "tenant": "broker.max_per_tenant",
+    "memory": "the server's maxmemory",
+}
+
+
 class QueueFull(AgentQError):
     """The queue is at its limit; nothing was accepted."""
 
-    def __init__(self, pool: str, *, depth: int, limit: int, retry_after: timedelta) -> None:
-        """Keep what a caller needs to come back: `retry_after` is measured, not guessed."""
-        super().__init__(
-            f"pool {pool!r} holds {depth} of at most {limit} messages; "
-            f"try again in {retry_after.total_seconds():.1f} s or raise broker.max_length"
-        )
+    def __init__(
+        self, pool: str, *, depth: int, limit: int, retry_after: timedelta, reason: str = "length"
+    ) -> None:
+        """Keep what a caller needs to come back: `retry_after` is measured, not guessed.
+
+        *reason*: which limit, ``length``, ``bytes``, ``tenant`` or ``memory``; *depth* is how much
+        there is of it.
+        """
+        holds = _FULL[reason].format(pool=repr(pool), depth=depth, limit=limit)
+        setting = _RAISE[reason]
+        seconds = retry_after.total_seconds()
+        super().__init__(f"{holds}; try again in {seconds:.1f} s or raise {setting}")
         self.pool = pool
+        self.reason = reason
         self.depth = depth
         self.limit = limit
         self.retry_after = retry_after
@@ -120,7 +142,7 @@ class InvalidResult(AgentQError):
 
 
 class RunTooLarge(RunError):
-    """A fan-out is wider than `runs.max_members`."""
+    """A run's fan-outs are wider than `runs.max_members`, or it has more than `runs.max_bytes`."""
 
 
 class StepTimeout(AgentQError):
@@ -188,6 +210,22 @@ class ModelAnswerInvalid(ModelError):
 
 
 # -- operations -----------------------------------------------------------------------------------
+
+
+class LetterNotFound(AgentQError):
+    """There is no dead letter of that id."""
+
+
+class DeadLettersFull(AgentQError):
+    """The dead letters are at their limit: one more would push out the oldest."""
+
+    def __init__(self, moved: int) -> None:
+        """Keep how many messages were moved before."""
+        super().__init__(
+            f"the dead letters are full (10,000): {moved} were moved, the rest still waits; replay "
+            "or drop some (agentq dead drop --all), then purge again"
+        )
+        self.moved = moved
 
 
 class BenchFailed(AgentQError):

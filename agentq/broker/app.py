@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, overload
 
-from celery import Celery
+from celery import Celery, signals
 
 from agentq.broker import joins, pools, routing, serializer
 from agentq.broker.batched import Batches, ListFunction, one_at_a_time
@@ -26,10 +26,13 @@ from agentq.broker.task import Task, run_coroutine
 from agentq.clock import DurationLike, parse_duration
 from agentq.errors import BrokerNotConfigured, DefinitionError
 from agentq.settings import Settings, load_settings
+from agentq.store import skew
 from agentq.store.address import Address, parse
 from agentq.store.client import Store
 from agentq.store.embedded import default_data_dir, find_running
 from agentq.timing.deadline import BrokerClock, Deadline
+
+signals.worker_process_init.connect(skew.leave_it_to_another)
 
 StepFunction = Callable[..., Any]
 _DEFAULT_BACKOFF = timedelta(seconds=1)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from queue import Empty
 from time import monotonic
@@ -34,6 +34,7 @@ from kombu.utils.json import dumps, loads
 from agentq.broker import backlog, publisher, routing, worker_app
 from agentq.broker.lease_keeper import LeaseKeeper, keeper_of
 from agentq.broker.message import Message, message_of
+from agentq.broker.policy import InOrder
 from agentq.broker.qos import QoS
 from agentq.broker.received import (
     Dropped,
@@ -46,6 +47,7 @@ from agentq.broker.received import (
     judge,
 )
 from agentq.broker.terms import Terms
+from agentq.clock import wall_ms
 from agentq.store import calls, effects, library
 from agentq.store.address import Address, connect
 from agentq.store.client import Store
@@ -59,8 +61,7 @@ _PARK_MS = 2_000
 _UNLIMITED = 16
 """Messages fetched at a time where the consumer sets no prefetch."""
 
-_LANE_QUOTA = 500
-_QUOTAS = tuple(arg for lane in routing.LANES for arg in (lane, _LANE_QUOTA))
+_SELECTION = InOrder(routing.LANES)
 
 
 def is_reply(queue: str) -> bool:
@@ -90,7 +91,9 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         self.global_keyprefix = self.prefix
         self.asking = False
         """Whether a fetch is under way: its answer is read whatever the prefetch says by then."""
+        self.ahead_ms = 0  # this machine's clock, of the broker's
         self._asked: tuple[str, int] = ("", 0)
+        self._turns: Counter[str] = Counter()
         self._to_ask: deque[str] = deque()
         self._unacked: set[str] = set()
         self._keeper: LeaseKeeper | None = None
@@ -180,7 +183,9 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
     def _fetch(self, queue: str) -> calls.Call:
         room = self.qos.room(_UNLIMITED)
         self.asking, self._asked = True, (queue, room)
-        return calls.fetch(self.prefix, self.keeper.name, queue, room, self.qos.used, _QUOTAS)
+        self._turns[queue] += 1
+        quotas = _SELECTION.quotas(room, self._turns[queue])
+        return calls.fetch(self.prefix, self.keeper.name, queue, room, self.qos.used, quotas)
 
     def _wait(self, streams: list[str]) -> calls.Call:
         keys = [self.store.keys.reply(queue) for queue in self.active_queues if is_reply(queue)]
@@ -231,6 +236,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         if answer is None:
             return False
         now_ms, entries = answer
+        self.ahead_ms = wall_ms() - now_ms
         if entries is None:  # nil: no lease
             self.keeper.retake()
             self._to_ask.append(queue)
@@ -256,26 +262,31 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             if fence.tag not in self.qos._delivered:  # noqa: SLF001 -- kombu's bookkeeping
                 self.keeper.hand_back(self._given_back(fence))
 
-    def _given_back(self, fence: Fence, after_ms: int = 0) -> calls.Call:
+    def _given_back(self, fence: Fence) -> calls.Call:
         lane = f"{fence.pool}:{fence.lane}"
-        return calls.fail(
-            self.prefix, lane, fence.stream, fence.entry, after_ms=after_ms, retry=False
-        )
+        return calls.fail(self.prefix, lane, fence.stream, fence.entry, after_ms=0, retry=False)
+
+    def _parked(self, fence: Fence, task: str) -> calls.Call:
+        return calls.park(
+            self.prefix, f"{fence.pool}:{fence.lane}", fence.stream, fence.entry,
+            after_ms=_PARK_MS, name=f"task {task}", limit_ms=self.terms.park_ms,
+            keep_ms=self.terms.keep_ms,
+        )  # fmt: skip
 
     def _hand_in(self, queue: str, verdict: Verdict) -> None:
         match verdict:
             case Received(fence, payload) if not worker_app.knows(payload["headers"]["task"]):
-                logger.warning("handed back: no task %r here", payload["headers"]["task"])
-                self.keeper.hand_back(self._given_back(fence, after_ms=_PARK_MS))
+                logger.warning("no task %r here: handed back", payload["headers"]["task"])
+                self.keeper.hand_back(self._parked(fence, payload["headers"]["task"]))
             case Received(fence, payload):
                 self._deliver_checked(queue, fence, payload)
             case Exhausted(fence, payload, attempts):
                 reason = f"its worker died {attempts} times while it ran"
                 worker_app.give_up(payload, reason)
                 self.bury(fence, reason, payload["letter"])
-            case Unreadable(fence, reason, letter, run, join):
-                logger.error("dead letter %s: %s", letter[0] or fence.entry, reason)
-                self.bury(fence, reason, letter, self._lost(reason, run, join))
+            case Unreadable(fence, reason, letter):
+                logger.error("dead letter %s: %s", letter.id or fence.entry, reason)
+                self.bury(fence, reason, letter, self._lost(reason, letter.run, letter.join))
             case Dropped(fence, run):
                 self.end(fence, run=run)
 
@@ -317,7 +328,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         self, fence: Fence, reason: str, letter: Letter, followers: Sequence[effects.Effect] = ()
     ) -> None:
         """End a delivery as a dead letter, kept also where its task's failure was stored first."""
-        effect, keep = effects.dead(reason, *letter), self.terms.keep_ms
+        effect, keep = letter.dead(reason), self.terms.keep_ms
         ending = [effect, *followers]
         call = calls.complete(self.prefix, fence.stream, fence.entry, "", keep, ending)
         if self.store.call(call) == b"stale":

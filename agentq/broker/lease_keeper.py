@@ -22,8 +22,9 @@ from uuid import uuid4
 import orjson
 
 from agentq.broker.terms import Terms
+from agentq.clock import wall_ms
 from agentq.errors import BrokerUnavailable
-from agentq.store import calls
+from agentq.store import calls, skew
 from agentq.store.address import Address
 from agentq.store.calls import Call
 from agentq.store.client import Store
@@ -32,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 _ROUND_S = 1.0
 _PROMOTED_AT_ONCE = 500
-_HANDED_BACK_AT_ONCE = 500
 
 
 def _new_name() -> str:
@@ -53,6 +53,7 @@ class LeaseKeeper:
         self._prefix = store.keys.prefix
         self._returns: deque[Call] = deque()
         self._renewed = 0.0
+        self._skew_ms = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -84,7 +85,7 @@ class LeaseKeeper:
             keep_ms=self._terms.keep_ms,
         )  # fmt: skip
         with contextlib.suppress(BrokerUnavailable):  # then it runs out by itself
-            while self._store.call(call) >= _HANDED_BACK_AT_ONCE:
+            while self._store.call(call) >= calls.HANDED_BACK:
                 pass
         self._store.close()
 
@@ -110,9 +111,13 @@ class LeaseKeeper:
                 self._prefix, self._terms.delivery_limit, max(self._terms.lease_ms // 2, 3000),
                 self._terms.keep_ms,
             ),
-            calls.promote(self._prefix, _PROMOTED_AT_ONCE, self._terms.keep_ms),
+            calls.promote(
+                self._prefix, _PROMOTED_AT_ONCE, self._terms.keep_ms,
+                dead_ms=self._terms.dead_ms, max_payload=self._terms.max_payload,
+            ),
         ]  # fmt: skip
         due = time.monotonic() - self._renewed >= self._terms.lease_ms / 3000
+        asked_ms = wall_ms()
         if due:
             batch.insert(0, self._renewal(first=False))
         answers = self._store.pipeline(batch)
@@ -121,6 +126,7 @@ class LeaseKeeper:
             raise BrokerUnavailable(f"lease {self.name}: {failed}") from failed
         if due:
             self._renewed = time.monotonic()
+            self._skew_ms = skew.learn(self._store.address, answers[0][0], asked_ms)
             if not answers[0][1]:
                 self.retake()
 
@@ -139,7 +145,9 @@ class LeaseKeeper:
             self._returns.popleft()
 
     def _take(self) -> None:
-        self._store.call(self._renewal(first=True))
+        asked_ms = wall_ms()
+        now_ms, _ = self._store.call(self._renewal(first=True))
+        self._skew_ms = skew.learn(self._store.address, now_ms, asked_ms)
         self._renewed = time.monotonic()
 
     def _renewal(self, *, first: bool) -> Call:
@@ -148,6 +156,7 @@ class LeaseKeeper:
             "pid": os.getpid(),
             "pools": sorted(self.pools),
             "loop": "celery",
+            "skew_ms": self._skew_ms,
         }
         return calls.renew(
             self._prefix, self.name, self._terms.lease_ms, first=first, report=orjson.dumps(report)

@@ -18,6 +18,8 @@ class Message(virtual.Message):  # type: ignore[misc]
         """Take over what `received.judge` found."""
         super().__init__(payload, channel=channel, **options)
         self.letter = payload.get("letter")
+        self.ahead_ms: int = getattr(channel, "ahead_ms", 0)
+        """How far this machine's clock was ahead of the broker's when it was handed over."""
         self.died = False
         """Whether its process died while it ran; `broker.request` says so."""
         if (decoded := payload.get("decoded")) is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar, Token
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
@@ -130,12 +130,27 @@ class Publisher:
         return result
 
     def _open(self, messages: list[Message], extra: list[Effect]) -> None:
-        prefix = self._store.keys.prefix
+        """Send several messages in one call; all of them or none.
+
+        Raises:
+            QueueFull: the queue of the first of them has no room for all.
+        """
+        keys = self._store.keys
         staged: dict[str, list[Message]] = {}
         visible = self._visible(messages, staged)
         for group, members in staged.items():
             stage(self._store, group, members)
-        self._store.call(calls.open_staged(prefix, uuid4().hex, 60_000, [*visible, *extra]))
+        terms = Terms.of(self._settings)
+        pool, lane = (messages[0].pool, messages[0].lane) if messages else ("", "")
+        admission = calls.Admission(
+            uuid4().hex, 60_000, pool, lane, terms.max_length, terms.max_bytes
+        )
+        call = calls.open_staged(keys.prefix, admission, [*visible, *extra], count=len(messages))
+        reply = self._store.call(call)
+        if reply[0] == b"full":
+            if staged:
+                self._store.command("UNLINK", *(keys.staged(group) for group in staged))
+            raise refused(pool, calls.full(reply))
 
 
 def check_size(message: Message, limit: int) -> None:
@@ -155,22 +170,31 @@ def enqueue(store: Store, terms: Terms, message: Message, dedupe_id: str) -> Non
     """Send one message; an id that was sent before is not sent again.
 
     Raises:
-        QueueFull: its lane is at `broker.max_length`.
+        QueueFull: its lane is at `broker.max_length` or `broker.max_bytes`, or the server is full.
         PayloadTooLarge: its body is larger than `broker.max_payload`.
         BrokerUnavailable: no answer in time, or a full server.
     """
     check_size(message, terms.max_payload)
     admission = calls.Admission(
-        dedupe_id, terms.dedupe_ms, message.pool, message.lane, terms.max_length
+        dedupe_id, terms.dedupe_ms, message.pool, message.lane, terms.max_length, terms.max_bytes
     )
     call = calls.enqueue(store.keys.prefix, admission, [effects.put(message)])
     match calls.enqueued(store.call(call)):
-        case calls.Full(depth):
-            raise QueueFull(
-                message.pool, depth=depth, limit=terms.max_length, retry_after=timedelta(seconds=1)
-            )
+        case calls.Full() as full:
+            raise refused(message.pool, full)
         case calls.Accepted() | calls.Duplicate():
             pass
+
+
+def refused(pool: str, full: calls.Full) -> QueueFull:
+    """Return what a producer is told whose work was refused."""
+    return QueueFull(
+        pool,
+        depth=full.depth,
+        limit=full.limit,
+        retry_after=full.retry_after,
+        reason=full.reason,
+    )
 
 
 def dedupe_id(headers: dict[str, Any], task_id: str) -> str:

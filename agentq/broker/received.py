@@ -13,14 +13,34 @@ from typing import Any
 
 from agentq.broker import envelope, serializer
 from agentq.broker.envelope import Envelope, Malformed
+from agentq.store import effects
 
 _REPR_BYTES = 256
 _LIVE = 1
 _PARTS = 3  # args, kwargs, embed
 
 
-Letter = tuple[str, int, bytes, bytes]
-"""What a dead letter keeps: task id, attempts, headers, body."""
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What a dead letter keeps."""
+
+    id: str
+    attempts: int
+    headers: bytes
+    body: bytes
+    retries: int
+    born_ms: int
+    pool: str
+    lane: str
+    run: str
+    join: str
+
+    def dead(self, reason: str) -> effects.Effect:
+        """Return the effect that keeps it."""
+        return effects.dead(
+            reason, self.id, self.attempts, self.headers, self.body, retries=self.retries,
+            born_ms=self.born_ms, pool=self.pool, lane=self.lane, run=self.run, join=self.join,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +102,6 @@ class Unreadable:
     fence: Fence
     reason: str
     letter: Letter
-    run: str
-    join: str
-    """Of which fan-in it is a member, `<join>|<index>`, or empty."""
 
 
 Verdict = Received | Exhausted | Dropped | Unreadable
@@ -96,17 +113,18 @@ def judge(entry: list[Any], *, pool: str, now_ms: int, limit: int) -> Verdict:
     fence = Fence(pool, _text(lane), _text(stream), _text(entry_id))
     fields = dict(zip(flat[::2], flat[1::2], strict=False))
     run = _text(fields.get(b"r", b""))
-    head, body = fields.get(b"h", b""), fields.get(b"b", b"")
-    attempts = _count(fields.get(b"a"))
+    attempts, retries = _count(fields.get(b"a")), _count(fields.get(b"n"))
+    born = _count(fields.get(b"t")) or int(fence.entry.partition("-")[0])
+    letter = Letter(
+        _text(fields.get(b"i", b"")), attempts, fields.get(b"h", b""), fields.get(b"b", b""),
+        retries, born, pool, fence.lane, run, _text(fields.get(b"j", b"")),
+    )  # fmt: skip
     if live != _LIVE or (deadline and now_ms > deadline):
         return Dropped(fence, run)
     try:
-        message = envelope.unpack(head)
-        payload = _payload(message, head, body, fence, attempts, _count(fields.get(b"n")))
+        payload = _payload(envelope.unpack(letter.headers), fence, letter)
     except (Malformed, RecursionError) as error:
-        task_id = _text(fields.get(b"i", b""))
-        join = _text(fields.get(b"j", b""))
-        return Unreadable(fence, str(error), (task_id, attempts, head, body), run, join)
+        return Unreadable(fence, str(error), letter)
     if attempts >= limit:
         return Exhausted(fence, payload, attempts)
     return Received(fence, payload)
@@ -120,11 +138,9 @@ def _count(value: bytes | None) -> int:
     return int(value) if value and value.isdigit() else 0
 
 
-def _payload(
-    message: Envelope, head: bytes, body: bytes, fence: Fence, attempts: int, retries: int
-) -> dict[str, Any]:
-    headers = message.headers
-    headers["retries"] = (headers.get("retries") or 0) + retries
+def _payload(message: Envelope, fence: Fence, letter: Letter) -> dict[str, Any]:
+    headers, body = message.headers, letter.body
+    headers["retries"] = (headers.get("retries") or 0) + letter.retries
     headers["eta"] = None  # Redis decided that it is due
     decoded = None
     if message.content_type == envelope.JSON and not headers.get("compression"):
@@ -135,7 +151,7 @@ def _payload(
         "exchange": "",
         "routing_key": fence.pool,
         "priority": message.properties.get("priority"),
-        "redelivered": attempts > 0,
+        "redelivered": letter.attempts > 0,
     }
     return {
         "body": body,
@@ -149,7 +165,7 @@ def _payload(
         "content-type": message.content_type,
         "content-encoding": message.content_encoding,
         "decoded": decoded,
-        "letter": (message.id, attempts, head, body),
+        "letter": letter,
     }
 
 

@@ -1,16 +1,28 @@
-"""Celery's request under a stock pool, which tells a death of its process from a hand-back."""
+"""Celery's request under a stock pool: a death is no hand-back, and the broker's clock decides."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import WorkerLostError
 from celery.worker.request import Request as CeleryRequest
+from celery.worker.state import revoked
 
 
 class Request(CeleryRequest):  # type: ignore[misc]
     """A message on its way through the pool."""
+
+    def maybe_expire(self) -> bool:
+        """Whether it is expired by the broker's clock: this machine's may be wrong."""
+        if not self.expires:
+            return False
+        ahead = timedelta(milliseconds=self.message.ahead_ms)
+        if datetime.now(UTC if self.expires.tzinfo else None) - ahead <= self.expires:
+            return False
+        revoked.add(self.id)
+        return True
 
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False  # noqa: FBT001, FBT002 -- Celery's

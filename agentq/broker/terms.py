@@ -28,8 +28,15 @@ class Terms:
     """How long an ended run is kept."""
     max_length: int = 100_000
     """Most messages a lane may hold."""
+    max_bytes: int = 268_435_456
+    """Most bytes they may have together."""
     max_payload: int = 262_144
     """Most bytes of arguments."""
+
+    park_ms: int = 86_400_000
+    """How long a message waits for a worker that has its task."""
+    dead_ms: int = 14 * 86_400_000
+    """How long a dead letter is kept."""
 
     @classmethod
     def of(cls, settings: Settings) -> Terms:
@@ -42,7 +49,10 @@ class Terms:
             dedupe_ms=_ms(broker.dedupe_ttl),
             keep_ms=_ms(settings.runs.keep),
             max_length=broker.max_length,
+            max_bytes=broker.max_bytes,
             max_payload=broker.max_payload,
+            park_ms=_ms(broker.park_limit),
+            dead_ms=_ms(settings.dead.keep),
         )
 
     @property

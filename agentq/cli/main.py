@@ -14,11 +14,16 @@ from agentq.cli import (
     bench,
     cancel,
     dashboard,
+    dead,
     demo,
+    migrate,
+    pause,
+    purge,
     settings,
     status,
     submit,
     up,
+    why,
     worker,
 )
 from agentq.cli.failure import report, report_usage
@@ -33,9 +38,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, up, worker, submit, status, cancel, dashboard, settings, bench):
+for module in (
+    demo,
+    migrate,
+    up,
+    worker,
+    submit,
+    status,
+    why,
+    cancel,
+    pause,
+    purge,
+    dashboard,
+    settings,
+    bench,
+):
     name = module.__name__.rpartition(".")[2]
     app.command(name)(getattr(module, name))
+app.command("resume")(pause.resume)
+app.add_typer(dead.dead)
 
 
 _INTERRUPTED = 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -18,3 +19,13 @@ App = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]
 Parent = Annotated[int, typer.Option("--parent", hidden=True)]
 Announce = Annotated[int, typer.Option("--announce", hidden=True)]
+
+
+def duration(text: str | None, option: str) -> timedelta | None:
+    """Return what *text* says, None for None; wrong usage of *option* where it says nothing."""
+    from agentq.clock import parse_duration
+
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error

@@ -83,6 +83,7 @@ def _print_cell(console: Console, found: CellStatus) -> None:
         f"  memory {broker.memory / 2**20:.1f} MB{limit}; {broker.connections} connections"
     )
     _print_queues(console, found)
+    _print_stopped(console, found)
     _print_workers(console, found)
     runs = ", ".join(f"{count} {_coloured(state)}" for state, count in found.runs.items())
     newest = sum(found.runs.values())
@@ -104,9 +105,28 @@ def _print_queues(console: Console, found: CellStatus) -> None:
     console.print(table)
 
 
+def _print_stopped(console: Console, found: CellStatus) -> None:
+    """Print what is paused, and what waits for code that no worker has."""
+    from rich.markup import escape
+
+    from agentq.cli.show_run import seconds
+
+    for pause in found.pauses:
+        aside = f", {pause.aside} put aside" if pause.aside else ""
+        ending = ", being resumed" if pause.ending else ""
+        what = f"{pause.kind} {escape(pause.name)} for {seconds(pause.for_ms)}"
+        console.print(f"  [yellow]paused[/yellow] {what}{aside}{ending}")
+    for parked in found.parked:
+        console.print(
+            f"  [yellow]parked[/yellow] {parked.count} for {seconds(parked.for_ms)}: "
+            f"no worker has {escape(parked.lacking)}"
+        )
+
+
 def _print_workers(console: Console, found: CellStatus) -> None:
     from agentq.cli.tables import plain_table
     from agentq.host.topology import format_cores
+    from agentq.store.skew import SKEW_SHOWN_MS
 
     if not found.workers:
         console.print("[bold]Workers[/bold] none: agentq worker --pool shared -A MODULE:NAME")
@@ -115,13 +135,19 @@ def _print_workers(console: Console, found: CellStatus) -> None:
     table = plain_table(
         "worker", "pools", ">process", "cores", ">running", ">slots", ">done", "lease"
     )
+    skewed = []
     for worker in found.workers:
+        if abs(worker.skew_ms) > SKEW_SHOWN_MS:
+            skewed.append(worker)
         lease = f"{worker.lease_ms / 1000:.0f} s left" if worker.lease_ms > 0 else "[red]lost[/red]"
         table.add_row(
             worker.name, ", ".join(worker.pools), str(worker.pid), format_cores(worker.cores),
             str(worker.running), str(worker.slots), str(worker.done), lease,
         )  # fmt: skip
     console.print(table)
+    for worker in skewed:
+        off = f"{abs(worker.skew_ms) / 1000:.0f} s {'ahead of' if worker.skew_ms > 0 else 'behind'}"
+        console.print(f"  [yellow]clock[/yellow] of {worker.name}: {off} the broker's")
 
 
 def _coloured(state: str) -> str:

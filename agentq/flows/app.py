@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from agentq.broker import outbox
 from agentq.broker.app import App, milliseconds
@@ -15,10 +16,14 @@ from agentq.errors import DefinitionError, UnknownFlow
 from agentq.flows.compiler import Compiler, Place
 from agentq.flows.flow import Flow
 from agentq.flows.graph import COLLECT, graph_of
+from agentq.flows.pressure import Paced, Pressure
 from agentq.outcome import Err, Outcome
 from agentq.runs.handle import RunHandle
 from agentq.settings import Settings
+from agentq.store.calls import Load
 from agentq.store.client import AsyncStore
+
+T = TypeVar("T")
 
 
 async def _collect(outcomes: list[Outcome]) -> list[Outcome]:
@@ -50,18 +55,36 @@ class AgentQ(App):
         """Declare an app; nothing is connected before something is sent. Arguments: see `App`."""
         super().__init__(name, settings=settings, overrides=overrides)
         self.flows: dict[str, Flow] = {}
+        self.pressure = Pressure()
         self._async_stores = threading.local()
         self._declare(_collect, name=COLLECT)
 
-    def flow(self, name: str, part: Part) -> Flow:
+    def flow(
+        self,
+        name: str,
+        part: Part,
+        *,
+        max_members: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Flow:
         """Declare a flow: steps joined by ``>>``, fan-outs by `each(...)`.
+
+        Args:
+            name: what it is submitted and shown by.
+            part: the steps.
+            max_members: members of all fan-outs of a run together; None: ``runs.max_members``.
+            max_bytes: messages and outcomes of a run together; None: ``runs.max_bytes``. A run that
+                needs more of either fails with `RunTooLarge`.
 
         Raises:
             DefinitionError: the name is taken, a part is no step, or it begins with `each`.
         """
         if name in self.flows:
             raise DefinitionError(f"flow {name!r} is declared twice")
+        if any(budget is not None and budget < 1 for budget in (max_members, max_bytes)):
+            raise DefinitionError(f"flow {name!r}: a budget must be positive")
         graph = graph_of(name, sequence_of(part))
+        graph = replace(graph, max_members=max_members, max_bytes=max_bytes)
         for step in graph.steps():
             if step not in self.steps:
                 raise DefinitionError(f"flow {name!r}: step {step!r} belongs to another app")
@@ -85,9 +108,14 @@ class AgentQ(App):
         return self.handle(run_id, loads)
 
     def handle(
-        self, run_id: str, decode: Callable[[bytes], Any], *, duplicate: bool = False
+        self,
+        run_id: str,
+        decode: Callable[[bytes], Any],
+        *,
+        duplicate: bool = False,
+        load: Load | None = None,
     ) -> RunHandle:
-        """Return a handle whose result *decode* reads."""
+        """Return a handle whose result *decode* reads; *load*: of the queue it was put into."""
         return RunHandle(
             run_id=run_id,
             store=self.store,
@@ -95,7 +123,21 @@ class AgentQ(App):
             decode=decode,
             keep_ms=milliseconds(self.settings.runs.keep),
             duplicate=duplicate,
+            load=load,
         )
+
+    def paced(self, items: Iterable[T] | AsyncIterable[T]) -> Paced[T]:
+        """Return *items* to loop over, slowed down while the queue they are submitted to fills.
+
+        ```python
+        for ticket in aq.paced(tickets):
+            answer.submit(ticket)
+        ```
+
+        Before each item it pauses for what this app submitted since the one before, by the last
+        fill that a submit was told. ``async for`` pauses without holding up the event loop.
+        """
+        return Paced(items, self.pressure)
 
     def async_store(self) -> AsyncStore:
         """Return the cell, for callers on this thread's event loop."""

@@ -35,6 +35,8 @@ class Limits(Protocol):
     def at_once(self) -> int: ...  # noqa: D102 -- see settings
     @property
     def max_members(self) -> int: ...  # noqa: D102
+    @property
+    def max_bytes(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Compiler:
 
         Raises:
             InvalidResult: the step feeds a fan-out, and its result holds no such list.
-            RunTooLarge: the fan-out is wider than `runs.max_members`.
+            RunTooLarge: the fan-out alone has more than `runs.max_members` or `runs.max_bytes`.
             PayloadTooLarge: what goes on from here is larger than `broker.max_payload`.
         """
         if place.join:
@@ -122,7 +124,8 @@ class Compiler:
                 "attempts": error.attempts,
             }
         )
-        if place.frames:
+        # A plan gone wrong ends the run wherever in it that was.
+        if place.frames and error.kind != RunTooLarge.__name__:
             join, index = place.frames[-1]
             box.effects.append(effects.part(join, index, wire))
         else:
@@ -135,10 +138,10 @@ class Compiler:
         assert isinstance(decided, StepNode)  # noqa: S101 -- as above
         items = members_of(orjson.loads(result), node.of, decided.step)
         width = len(items)
-        if width > self._limits.max_members:
+        if width > (most := graph.max_members or self._limits.max_members):
             raise RunTooLarge(
                 f"step {decided.step!r} asks for {width} members; runs.max_members is "
-                f"{self._limits.max_members}: split the work over several runs or raise it"
+                f"{most}: split the work over several runs or raise it"
             )
         join = join_id(place.run, node.id, place.frames)
         body_node, first = graph.nodes[node.next], graph.nodes[node.first]
@@ -153,7 +156,13 @@ class Compiler:
         ]
         at_once = min(node.at_once or self._limits.at_once, CHUNK)
         group = ""
-        if width > CHUNK or sum(len(m.body) for m in members) > CHUNK_BYTES:
+        size = sum(len(m.headers) + len(m.body) for m in members)
+        if size > (most := graph.max_bytes or self._limits.max_bytes):
+            raise RunTooLarge(
+                f"step {decided.step!r} asks for {width} members of {size} bytes; runs.max_bytes "
+                f"is {most}: pass references (a path, a key) instead or raise it"
+            )
+        if width > CHUNK or size > CHUNK_BYTES:
             # Of this attempt alone: one that died while it staged may have decided otherwise.
             group = f"{join}@{token_hex(4)}"
             box.staged[group] = members
@@ -166,6 +175,7 @@ class Compiler:
                 run=place.run,
                 body=[body],
                 members=group or members,
+                staged_bytes=size,
             )
         )
         fan_out = {"step": first.step, "width": width, "at_once": at_once}

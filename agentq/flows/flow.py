@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
 from agentq.broker import routing, serializer
+from agentq.broker.publisher import refused
 from agentq.clock import DurationLike, parse_duration
 from agentq.errors import InvalidArgument, PayloadTooLarge, QueueFull
 from agentq.flows.graph import Graph, StepNode
+from agentq.flows.pressure import Patience, batch_size
 from agentq.runs.handle import RunHandle
 from agentq.runs.record import run_id_of
 from agentq.store import calls, effects
@@ -47,6 +52,7 @@ class Flow:
         deadline: DurationLike | None = None,
         priority: str | None = None,
         tenant: str | None = None,
+        wait: DurationLike | None = None,
     ) -> RunHandle:
         """Start a run; returns once it is accepted.
 
@@ -57,6 +63,7 @@ class Flow:
             deadline: from now; no step starts and no result is accepted behind it.
             priority: lane of the first step: ``high``, ``normal``, ``low`` or ``long``.
             tenant: whose work it is.
+            wait: how long to wait for room in a full queue; None: not at all.
 
         Raises:
             QueueFull: nothing was accepted; come back after its `retry_after`.
@@ -64,7 +71,12 @@ class Flow:
             PayloadTooLarge, BrokerUnavailable, BrokerNotConfigured
         """
         run, call = self._call(argument, key, deadline, priority, tenant)
-        return self._answer(run, self._app.store.call(call))
+        patience = Patience(wait)
+        while True:
+            try:
+                return self._answer(run, self._app.store.call(call))
+            except QueueFull as full:
+                time.sleep(patience.pause(full))
 
     async def asubmit(
         self,
@@ -74,10 +86,16 @@ class Flow:
         deadline: DurationLike | None = None,
         priority: str | None = None,
         tenant: str | None = None,
+        wait: DurationLike | None = None,
     ) -> RunHandle:
         """Start a run from an event loop; arguments and errors as in `submit`."""
         run, call = self._call(argument, key, deadline, priority, tenant)
-        return self._answer(run, await self._app.async_store().call(call))
+        patience = Patience(wait)
+        while True:
+            try:
+                return self._answer(run, await self._app.async_store().call(call))
+            except QueueFull as full:
+                await asyncio.sleep(patience.pause(full))
 
     def submit_many(
         self,
@@ -87,8 +105,11 @@ class Flow:
         deadline: DurationLike | None = None,
         priority: str | None = None,
         tenant: str | None = None,
+        wait: DurationLike | None = None,
     ) -> list[RunHandle]:
-        """Start one run for each argument, 500 to a round trip; each is accepted on its own.
+        """Start one run for each argument, many to a round trip; each is accepted on its own.
+
+        From half of a cap on it slows down to what the pool completes.
 
         Args:
             arguments: what each first step is given.
@@ -96,33 +117,48 @@ class Flow:
             deadline: of each run, from now.
             priority: lane of each first step.
             tenant: whose work it is.
+            wait: how long to wait for room, all in all, where the queue is full all the same.
 
         Raises:
-            QueueFull: from the first refused one on; `accepted` handles are in its ``accepted``.
+            QueueFull: some were refused; the handles of the others are in its ``accepted``.
         """
+        made = (
+            self._call(argument, keys[at] if keys is not None else None, deadline, priority, tenant)
+            for at, argument in enumerate(arguments)
+        )
+        limit, pressure = self._app.settings.broker.max_length, self._app.pressure
         handles: list[RunHandle] = []
-        batch: list[tuple[str, Call]] = []
-        for number, argument in enumerate(arguments):
-            key = keys[number] if keys is not None else None
-            batch.append(self._call(argument, key, deadline, priority, tenant))
-            if len(batch) == _AT_ONCE:
-                self._send(batch, handles)
-                batch = []
-        self._send(batch, handles)
+        patience = Patience(wait)
+        pressure.forget()
+        size = batch_size(None, most=_AT_ONCE, limit=limit)
+        while batch := list(islice(made, size)):
+            try:
+                handles += self._send(batch, patience)
+            except QueueFull as full:
+                full.accepted[:0] = handles
+                raise
+            size = batch_size(pressure.last, most=_AT_ONCE, limit=limit)
+            time.sleep(pressure.pause())
         return handles
 
-    def _send(self, batch: list[tuple[str, Call]], handles: list[RunHandle]) -> None:
-        if not batch:
-            return
-        replies = self._app.store.pipeline([call for _, call in batch])
-        for (run, _), reply in zip(batch, replies, strict=True):
-            try:
+    def _send(self, batch: list[tuple[str, Call]], patience: Patience) -> list[RunHandle]:
+        """Submit *batch*, what is refused again and again until *patience* ends."""
+        handles: dict[int, RunHandle] = {}
+        while True:
+            left = [(place, *work) for place, work in enumerate(batch) if place not in handles]
+            replies = self._app.store.pipeline([call for _, _, call in left])
+            refusal: QueueFull | None = None
+            for (place, run, _), reply in zip(left, replies, strict=True):
                 if isinstance(reply, Exception):
                     raise reply
-                handles.append(self._answer(run, reply))
-            except QueueFull as error:
-                error.accepted = list(handles)
-                raise
+                try:
+                    handles[place] = self._answer(run, reply)
+                except QueueFull as full:
+                    refusal = full
+            if refusal is None:
+                return [handles[place] for place in range(len(batch))]
+            refusal.accepted = [handles[place] for place in sorted(handles)]
+            time.sleep(patience.pause(refusal))
 
     def _call(
         self,
@@ -152,8 +188,15 @@ class Flow:
             record["key"] = key
         if tenant is not None:
             record["tenant"] = tenant
-        admission = Admission("", 0, message.pool, message.lane, settings.broker.max_length)
-        new_run = NewRun(run, serializer.dumps(record), -within, self._keep_ms)
+        broker, runs = settings.broker, settings.runs
+        admission = Admission(
+            "", 0, message.pool, message.lane, broker.max_length, broker.max_bytes,
+            tenant or "", broker.max_per_tenant or 0,
+        )  # fmt: skip
+        new_run = NewRun(
+            run, serializer.dumps(record), -within, self._keep_ms,
+            self.graph.max_members or runs.max_members, self.graph.max_bytes or runs.max_bytes,
+        )  # fmt: skip
         prefix = app.store.keys.prefix
         return run, calls.enqueue(prefix, admission, [effects.put(message)], run=new_run)
 
@@ -167,17 +210,14 @@ class Flow:
 
     def _answer(self, run: str, reply: list[Any]) -> RunHandle:
         match calls.enqueued(reply):
-            case Accepted():
-                return self._app.handle(run, self._decode)
+            case Accepted() as accepted:
+                self._app.pressure.note(accepted)
+                return self._app.handle(run, self._decode, load=accepted.load)
             case Duplicate():
                 return self._app.handle(run, self._decode, duplicate=True)
-            case Full(depth):
-                raise QueueFull(
-                    self._app.steps[self.graph.first.step].pool,
-                    depth=depth,
-                    limit=self._app.settings.broker.max_length,
-                    retry_after=timedelta(seconds=1),
-                )
+            case Full() as full:
+                self._app.pressure.refused()
+                raise refused(self._app.steps[self.graph.first.step].pool, full)
 
     @cached_property
     def _result(self) -> TypeAdapter[Any] | None:

@@ -57,6 +57,9 @@ class Graph:
 
     name: str
     nodes: tuple[Node, ...]
+    max_members: int | None = None
+    """Budget of a run of this flow; None: ``runs.max_members``."""
+    max_bytes: int | None = None
 
     @property
     def first(self) -> StepNode:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import multiprocessing
 import os
 import signal
 import sys
@@ -24,3 +26,18 @@ def end_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it ended before the kernel was asked
         raise SystemExit(f"process {parent}, which started this one, has gone")
+
+
+def end_with_spawner() -> None:
+    """Have the kernel end this `multiprocessing` child when the process that asked for it is gone.
+
+    Behind a fork server that is not the parent: the spawner keeps the other end of a pipe, and when
+    that closes SIGIO comes, which nobody handles. So even a child ends that holds the GIL for ever.
+    """
+    spawner = multiprocessing.parent_process()
+    if spawner is None:
+        raise RuntimeError("this process is no child of multiprocessing")
+    pipe = spawner.sentinel
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)

@@ -37,7 +37,7 @@ _NO_LIMIT = timedelta(days=3650)
 class RunHandle:
     """One run; made by `submit`, or by `AgentQ.run` from an id."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its parts
         self,
         *,
         run_id: str,
@@ -46,11 +46,16 @@ class RunHandle:
         decode: Callable[[bytes], Any],
         keep_ms: int,
         duplicate: bool = False,
+        load: calls.Load | None = None,
     ) -> None:
         """Keep the parts; nothing is asked yet."""
         self.id = run_id
         self.duplicate = duplicate
         """Whether the run existed already when it was submitted."""
+        self.fill = load.fill if load else None
+        """How full the queue was, 0-1, by the worst of its caps; None where nothing was put in."""
+        self.expected_wait = load.expected_wait if load else None
+        """How long the first step will wait at the pool's present rate; None: not known."""
         self._store = store
         self._async_store = async_store
         self._decode = decode

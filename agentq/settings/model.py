@@ -101,8 +101,25 @@ class Broker(Section):
     max_bytes: Whole = setting(
         268_435_456, "bytes", "Waiting messages of one pool and lane together", at_least=1024
     )
+    max_per_tenant: Whole | None = setting(
+        None, "runs", "Unfinished runs of one tenant; unset: no cap of its own", at_least=1
+    )
     delivery_limit: Whole = setting(
         3, "deliveries", "A step whose process died this often is dead, not tried again", at_least=1
+    )
+    park_limit: Duration = setting(
+        DAY,
+        "duration",
+        "A step that no worker has the code of waits this long for one, then it is dead",
+        at_least=S,
+    )
+
+
+class Dead(Section):
+    """Dead letters: what could not be run, kept for a person."""
+
+    keep: Duration = setting(
+        14 * DAY, "duration", "How long a dead letter is kept; at most 10,000 are", at_least=S
     )
 
 
@@ -113,10 +130,10 @@ class Runs(Section):
         7 * DAY, "duration", "State, events and result of a finished run stay this long", at_least=S
     )
     max_members: Whole = setting(
-        10_000, "steps", "Widest fan-out; a plan gone wrong ends here", at_least=1
+        10_000, "steps", "All fan-outs of one run together; a plan gone wrong ends here", at_least=1
     )
     max_bytes: Whole = setting(
-        67_108_864, "bytes", "All payloads of one run together", at_least=1024
+        67_108_864, "bytes", "All messages and outcomes of one run together", at_least=1024
     )
     at_once: Whole = setting(
         256, "steps", "Members of a fan-out in flight when each() does not say", at_least=1
@@ -156,6 +173,12 @@ class Worker(Section):
         "duration",
         "Longest wait of an idle worker; a lost wake-up costs this",
         at_least=10 * MS,
+    )
+    suspects: Whole = setting(
+        16,
+        "processes",
+        "Steps whose process died run alone, in a process each; this many at once",
+        at_least=1,
     )
     gc_threshold: Whole = setting(
         50_000, "objects", "First generation of the garbage collector: few collections", at_least=0
@@ -303,6 +326,7 @@ class Settings(Section):
         None, "module:attribute", "The user's AgentQ for worker, up and status, like -A"
     )
     broker: Broker = Broker()
+    dead: Dead = Dead()
     runs: Runs = Runs()
     worker: Worker = Worker()
     pools: dict[Label, Pool] = Field(default_factory=_pools)

@@ -7,7 +7,8 @@ asyncio client and a pipeline send the very same bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from agentq.store.effects import Arg, Effect
@@ -25,6 +26,11 @@ class Admission:
     lane: str
     limit: int
     """Most messages the lane may hold."""
+    max_bytes: int
+    """Most bytes they may have together."""
+    tenant: str = ""
+    max_per_tenant: int = 0
+    """Most unfinished runs of the tenant; 0: any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,29 @@ class NewRun:
     deadline_ms: int
     """0 none; negative: that many ms from now, on Redis' clock."""
     keep_ms: int
+    max_members: int
+    """Most members of its fan-outs together."""
+    max_bytes: int
+    """Most bytes of its messages and outcomes together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How a queue stands, as its producer is told."""
+
+    fill: float
+    """Of its worst cap: 0 empty, 1 full."""
+    waiting: int
+    """Messages that nobody has taken yet."""
+    rate: float | None
+    """Completions of the pool in a second; None: not measured yet."""
+
+    @property
+    def expected_wait(self) -> timedelta | None:
+        """Return how long what is enqueued now will wait; None: not known, or nobody works."""
+        if not self.waiting:
+            return timedelta(0)
+        return timedelta(seconds=self.waiting / self.rate) if self.rate else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +75,7 @@ class Accepted:
     depth: int
     """Messages that stood before it."""
     deadline_ms: int
+    load: Load = field(default=Load(0.0, 0, None), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +85,25 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """The lane is at its limit; nothing was accepted."""
+    """A cap is reached; nothing was accepted."""
 
+    reason: str
+    """``length``, ``bytes``, ``tenant`` or ``memory``."""
     depth: int
+    """How much there is of that."""
+    limit: int
+    retry_after: timedelta = field(compare=False)
 
 
-NO_RUN = NewRun("", b"", 0, 0)
+NO_RUN = NewRun("", b"", 0, 0, 0, 0)
 
 COMPLETE = "aq1_complete"
+PARK = "aq1_park"
+FAIL = "aq1_fail"
+HANDS_BACK = (FAIL, PARK)
+"""Both take lane, stream and entry behind the prefix."""
+HANDED_BACK = 250
+"""What one call of `reap` or `release` hands back at most; so many mean: call again."""
 _COMPLETE_AT = 4
 """Where the arguments of a call begin: behind FCALL, the function, the number of keys, the key."""
 
@@ -86,10 +127,15 @@ def enqueue(
         admission.pool,
         admission.lane,
         admission.limit,
+        admission.max_bytes,
+        admission.tenant,
+        admission.max_per_tenant,
         run.id,
         run.record,
         run.deadline_ms,
         run.keep_ms,
+        run.max_members,
+        run.max_bytes,
         *flatten(effects),
     )
 
@@ -97,12 +143,19 @@ def enqueue(
 def enqueued(reply: list[Any]) -> Accepted | Duplicate | Full:
     """Read the answer of `enqueue`."""
     match reply:
-        case [b"ok", depth, deadline]:
-            return Accepted(depth, deadline)
-        case [b"full", depth]:
-            return Full(depth)
+        case [b"ok", depth, deadline, fill, waiting, rate]:
+            load = Load(fill / 1000, waiting, rate / 1000 if rate >= 0 else None)
+            return Accepted(depth, deadline, load)
+        case [b"full", *_]:
+            return full(reply)
         case _:
             return Duplicate()
+
+
+def full(reply: list[Any]) -> Full:
+    """Read the answer of a function that refused new work."""
+    _, reason, depth, limit, retry_ms = reply
+    return Full(reason.decode(), depth, limit, timedelta(milliseconds=retry_ms))
 
 
 def stage(
@@ -121,9 +174,15 @@ def stage(
     )
 
 
-def open_staged(prefix: str, dedupe_id: str, dedupe_ms: int, effects: Sequence[Effect]) -> Call:
-    """Make staged members visible."""
-    return ("FCALL", "aq1_open", 1, prefix, dedupe_id, dedupe_ms, *flatten(effects))
+def open_staged(
+    prefix: str, admission: Admission, effects: Sequence[Effect], *, count: int = 0
+) -> Call:
+    """Make *count* staged members visible; no pool: they are not checked against caps."""
+    return (
+        "FCALL", "aq1_open", 1, prefix, admission.dedupe_id, admission.dedupe_ms,
+        admission.pool, admission.lane, admission.limit, admission.max_bytes, count,
+        *flatten(effects),
+    )  # fmt: skip
 
 
 def fetch(
@@ -163,14 +222,14 @@ def fail(  # noqa: PLR0913 -- the function's arguments, one for one
 ) -> Call:
     """Hand a delivery out again after a delay."""
     return (
-        "FCALL", "aq1_fail", 1, prefix, lane, stream, entry, after_ms, int(retry),
+        "FCALL", FAIL, 1, prefix, lane, stream, entry, after_ms, int(retry),
         *flatten(effects),
     )  # fmt: skip
 
 
 def died(prefix: str, lane: str, stream: Arg, entry: Arg, *, limit: int, keep_ms: int) -> Call:
     """Hand a delivery out again whose process died: charged, given up after *limit* attempts."""
-    return ("FCALL", "aq1_fail", 1, prefix, lane, stream, entry, keep_ms, -limit)
+    return ("FCALL", FAIL, 1, prefix, lane, stream, entry, keep_ms, -limit)
 
 
 def renew(prefix: str, worker: str, lease_ms: int, *, first: bool, report: bytes) -> Call:
@@ -188,9 +247,77 @@ def reap(prefix: str, limit: int, gap_ms: int, keep_ms: int) -> Call:
     return ("FCALL", "aq1_reap", 1, prefix, limit, gap_ms, keep_ms)
 
 
-def promote(prefix: str, most: int, keep_ms: int) -> Call:
-    """Move what is due, end what is late."""
-    return ("FCALL", "aq1_promote", 1, prefix, most, keep_ms)
+def park(  # noqa: PLR0913 -- the function's arguments, one for one
+    prefix: str,
+    lane: str,
+    stream: Arg,
+    entry: Arg,
+    *,
+    after_ms: int,
+    name: str,
+    limit_ms: int,
+    keep_ms: int,
+) -> Call:
+    """Hand back a delivery whose code, *name*, this worker lacks; dead after *limit_ms* of that."""
+    return (
+        "FCALL", PARK, 1, prefix, lane, stream, entry, after_ms, name, limit_ms, keep_ms,
+    )  # fmt: skip
+
+
+def promote(
+    prefix: str,
+    most: int,
+    keep_ms: int,
+    *,
+    dead_ms: int = 14 * 86_400_000,
+    max_payload: int = 262_144,
+) -> Call:
+    """Move what is due, end what is late, drop letters older than *dead_ms*."""
+    return ("FCALL", "aq1_promote", 1, prefix, most, keep_ms, dead_ms, max_payload)
+
+
+def pause(prefix: str, what: str) -> Call:
+    """Pause *what*, e.g. ``pool:shared``; answers 1 where it was not paused."""
+    return ("FCALL", "aq1_pause", 1, prefix, what)
+
+
+def resume(prefix: str, what: str, most: int) -> Call:
+    """Lift a pause, *most* messages a call; answers [was paused, brought back, left]."""
+    return ("FCALL", "aq1_resume", 1, prefix, what, most)
+
+
+def replay(prefix: str, letters: Sequence[Arg]) -> Call:
+    """Move dead letters back into their queues; answers one word each."""
+    return ("FCALL", "aq1_replay", 1, prefix, *letters)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """What `purge` moves: empty fields fit anything."""
+
+    pool: str = ""
+    lane: str = ""
+    step: str = ""
+    flow: str = ""
+    tenant: str = ""
+    before_ms: int = 0
+    """Only what was enqueued before this; negative: minus that many ms ago."""
+
+
+def purge(
+    prefix: str, source: str, cursor: Arg, most: int, *, reason: str, fitting: Fitting
+) -> Call:
+    """Move a piece of what waits into the dead letters; answers [cursor, moved, no room]."""
+    f = fitting
+    return (
+        "FCALL", "aq1_purge", 1, prefix, source, cursor, most, reason,
+        f.pool, f.lane, f.step, f.flow, f.tenant, f.before_ms,
+    )  # fmt: skip
+
+
+def find(prefix: str, source: str, cursor: Arg, most: int, run: str) -> Call:
+    """Look for a run's messages in a piece of what waits; answers [cursor, looked at, hits]."""
+    return ("FCALL", "aq1_find", 1, prefix, source, cursor, most, run)
 
 
 def held(prefix: str, worker: str) -> Call:

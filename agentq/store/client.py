@@ -8,8 +8,9 @@ needs no set-up in development.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -19,8 +20,9 @@ import redis.asyncio
 import redis.exceptions
 from hiredis import pack_command
 
+from agentq.clock import wall_ms
 from agentq.errors import BrokerUnavailable
-from agentq.store import library
+from agentq.store import library, skew
 from agentq.store.address import Address, connect, connect_async
 from agentq.store.calls import Call
 from agentq.store.keys import Keys
@@ -34,6 +36,21 @@ _OF_THE_SERVER = (
 _PASSING = ("MISCONF", "UNBLOCKED", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "BUSY ")
 """How errors begin that say what the whole server can not do at the moment: write to its disk, go
 on blocking (it has become a replica), reach enough replicas, run a function beside a slow one."""
+
+
+_CUT_SHOWS_S = 0.5
+"""A connection that was cut while nobody used it fails at its first use."""
+
+
+@contextmanager
+def _cut_at_once() -> Iterator[None]:
+    """Let a cut link pass, unless it took so long that a second wait would go beyond the limit."""
+    began = time.monotonic()
+    try:
+        yield
+    except redis.exceptions.ConnectionError:
+        if time.monotonic() - began > _CUT_SHOWS_S:
+            raise
 
 
 @contextmanager
@@ -72,6 +89,11 @@ def _answers(replies: list[Any]) -> list[Any]:
     return replies
 
 
+def _ms(answer: Any) -> int:
+    """Return TIME's answer in ms."""
+    return int(answer[0]) * 1000 + int(answer[1]) // 1000
+
+
 def _lacks_functions(error: Exception) -> bool:
     return library.MISSING.lower() in str(error).lower()
 
@@ -84,6 +106,7 @@ class Store:
         self.address = address
         self.timeout = timeout
         self.keys = Keys(address.cell)
+        self._knows_clock = False
 
     @cached_property
     def client(self) -> redis.Redis:
@@ -99,12 +122,16 @@ class Store:
         Raises:
             BrokerUnavailable: no answer in time, a full or read-only server.
         """
+        began = time.monotonic()
         with _translated(self.address, self.timeout, str(call[1])):
+            self._look_at_clock()
             try:
                 return self.client.execute_command(*call)
             except redis.exceptions.TimeoutError:
                 raise
             except redis.exceptions.ConnectionError:
+                if time.monotonic() - began > _CUT_SHOWS_S:
+                    raise  # a second wait would go beyond the limit
                 return self.client.execute_command(*call)
             except redis.exceptions.ResponseError as error:
                 if not _lacks_functions(error):
@@ -120,11 +147,22 @@ class Store:
                 may have been served.
         """
         with _translated(self.address, self.timeout, "pipeline"):
+            self._look_at_clock()
             replies = self._pipelined(calls)
             if any(isinstance(reply, Exception) and _lacks_functions(reply) for reply in replies):
                 library.load(self.client)
                 replies = self._pipelined(calls)
             return _answers(replies)
+
+    def _look_at_clock(self) -> None:
+        """Compare the clocks, with the first call: a wrong one is to be known, not to matter."""
+        if self._knows_clock:
+            return
+        asked_ms = wall_ms()
+        # A server whose rights forbid it, or a cut link, is told by the call itself.
+        with suppress(redis.exceptions.ResponseError), _cut_at_once():
+            skew.learn(self.address, _ms(self.client.execute_command("TIME")), asked_ms)
+        self._knows_clock = True
 
     def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
         pipe = self.client.pipeline(transaction=False)
@@ -162,6 +200,7 @@ class AsyncStore:
         self.address = address
         self.timeout = timeout
         self.keys = Keys(address.cell)
+        self._knows_clock = False
 
     @cached_property
     def client(self) -> redis.asyncio.Redis:
@@ -171,6 +210,7 @@ class AsyncStore:
     async def call(self, call: Call) -> Any:
         """Send one call and return its answer; errors as in `Store.call`."""
         with _translated(self.address, self.timeout, str(call[1])):
+            await self._look_at_clock()
             try:
                 return await self.client.execute_command(*call)
             except redis.exceptions.ResponseError as error:
@@ -178,6 +218,15 @@ class AsyncStore:
                     raise
                 await library.aload(self.client)
                 return await self.client.execute_command(*call)
+
+    async def _look_at_clock(self) -> None:
+        """Do what the synchronous one does."""
+        if self._knows_clock:
+            return
+        asked_ms = wall_ms()
+        with suppress(redis.exceptions.ResponseError), _cut_at_once():
+            skew.learn(self.address, _ms(await self.client.execute_command("TIME")), asked_ms)
+        self._knows_clock = True
 
     async def pipeline(self, calls: Sequence[Call]) -> list[Any]:
         """Send *calls* in one round trip; an answer may be an exception of its own call.

@@ -43,11 +43,15 @@ def join(  # noqa: PLR0913 -- the effect's arguments, one for one
     run: str,
     body: Sequence[Message],
     members: Iterable[Message] | str,
+    staged_bytes: int = 0,
 ) -> Effect:
-    """Open a fan-in of *width*; *members*: themselves, or the id they were staged under."""
+    """Open a fan-in of *width*.
+
+    *members*: themselves, or the id they were staged under, together *staged_bytes* of payload.
+    """
     flat: list[Arg] = ["join", join_id, width, at_once, ttl_ms, run, len(body)]
     if isinstance(members, str):
-        flat.append(f"staged:{members}")
+        flat.append(f"staged:{staged_bytes}:{members}")
         for message in body:
             flat.extend(message)
         return tuple(flat)
@@ -93,6 +97,21 @@ def end(run: str, state: str, data: bytes, keep_ms: int) -> Effect:
     return ("end", run, state, data, keep_ms)
 
 
-def dead(reason: str, task_id: str, attempts: int, headers: bytes, body: bytes) -> Effect:
-    """Keep a dead letter."""
-    return ("dead", reason, task_id, attempts, headers, body)
+def dead(  # noqa: PLR0913 -- the effect's arguments, one for one
+    reason: str,
+    task_id: str,
+    attempts: int,
+    headers: bytes,
+    body: bytes,
+    *,
+    retries: int = 0,
+    born_ms: int = 0,
+    pool: str = "",
+    lane: str = "",
+    run: str = "",
+    join: str = "",
+) -> Effect:
+    """Keep a dead letter; without *pool* and *lane* it can be read but not replayed."""
+    return (
+        "dead", reason, task_id, attempts, headers, body, retries, born_ms, pool, lane, run, join,
+    )  # fmt: skip

@@ -18,10 +18,19 @@ Key, type, what it holds, how long it lives::
     wake:<worker>             list    tokens that wake a worker or cancel a run; a few leases
     workers                   zset    worker -> lease end, ms of Redis' clock
                                       permanent, bounded
-    worker:<worker>           hash    pool, host, pid, lease, what it reports; with its lease
+    worker:<worker>           hash    pool, host, pid, lease, what it reports; a day
     reap:last                 string  when `reap` last ran, ms; permanent
     delayed                   zset    delivery -> due ms; permanent, bounded
     delayed:m                 hash    delivery -> packed message; permanent, bounded
+    parked                    hash    what no worker has the code of -> how many are delayed for it
+                                      permanent, bounded
+    parked:t                  hash    the same -> since when, ms; permanent, bounded
+    paused                    hash    pause -> since when, ms, "-" before it while it is lifted
+                                      permanent, bounded
+    aside:<pause>             list    messages that a pause stopped, packed; until it is lifted
+    payload                   string  broker.max_payload, for cutting letters; permanent
+    load:<pool>               hash    completions, and a sample of each lane's queue; permanent
+    tenants                   hash    tenant -> its unfinished runs; permanent, bounded
     id:<id>                   string  this id was enqueued; broker.dedupe_ttl
     run:<run>                 hash    state, flow, deadline, result; runs.keep
     run:<run>:ev              stream  the run's events; runs.keep
@@ -45,7 +54,10 @@ GROUP = "w"
 RESULT_PREFIX = "celery-task-meta-"
 """Celery's own, so that stock `AsyncResult` code finds results."""
 
-PERMANENT = ("s:", "r:", "lanes", "workers", "reap:last", "delayed", "runs", "due", "dead", "idle:")
+PERMANENT = (
+    "s:", "r:", "lanes", "workers", "reap:last", "delayed", "runs", "due", "dead", "idle:",
+    "parked", "paused", "aside:", "payload", "load:", "tenants",
+)  # fmt: skip
 """What may stand without a time to live; a test walks all keys against this list."""
 
 
@@ -111,6 +123,30 @@ class Keys:
     def dead(self) -> str:
         """Return the dead letters."""
         return f"{self.prefix}dead"
+
+    def staged(self, group: str) -> str:
+        """Return the members of a group that is not open yet."""
+        return f"{self.prefix}stage:{group}"
+
+    def parked(self) -> str:
+        """Return how many messages wait for code that no worker has, by its name."""
+        return f"{self.prefix}parked"
+
+    def parked_since(self) -> str:
+        """Return since when, by the same name."""
+        return f"{self.prefix}parked:t"
+
+    def paused(self) -> str:
+        """Return the pauses."""
+        return f"{self.prefix}paused"
+
+    def aside(self, pause: str) -> str:
+        """Return what a pause stopped."""
+        return f"{self.prefix}aside:{pause}"
+
+    def join_waiting(self, join_id: str) -> str:
+        """Return the members of a fan-in beyond `at_once`."""
+        return f"{self.prefix}join:{join_id}:wait"
 
     def reply(self, queue: str) -> str:
         """Return the list of replies to one caller of remote control."""

@@ -1,8 +1,8 @@
 """The function library: the Lua files of `functions/`, put together, loaded and called.
 
 Functions carry the data version in their names (`aq1_complete`), so that the libraries of two
-agentq versions stand side by side in one server. One file is one function; `_prelude.lua` holds
-what they share and stands first.
+agentq versions stand side by side in one server. One file is one function; `_prelude.lua` and
+`_waiting.lua` hold what they share and stand first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LIBRARY = "aq1"
 """Name of the library; its number is the version of the data in Redis."""
 
-REVISION = 1
+REVISION = 2
 """Counts up with each change of a function that keeps the data as it is. A worker replaces an older
 revision when it starts and leaves a newer one alone: old code calls new functions, never the other
 way round."""

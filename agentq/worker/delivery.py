@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from kombu import compression, serialization
 
 from agentq.broker import envelope, serializer
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from agentq.flows.flow import Flow
 
 LIVE = 1
-_HEAD_KEPT = 65_536
-"""Bytes of a malformed head that its dead letter keeps."""
 
 
 @dataclass(slots=True)
@@ -49,11 +46,13 @@ class Delivery:
     """`<join>|<index>` of the fan-in it is a member of, or empty."""
     body: bytes
     attempts: int
-    """Hand-overs that ended with the worker's death."""
+    """Hand-overs that ended with its death while it was alone: what is charged against it."""
     retries: int
     """Hand-overs that ended with an exception."""
     born_ms: int
     deadline: Deadline = NEVER
+    suspected: int = 0
+    """Hand-overs that ended with the death of a process in which it was not alone."""
     outbox: Outbox = field(default_factory=Outbox)
 
     @property
@@ -64,7 +63,12 @@ class Delivery:
     @property
     def attempt(self) -> int:
         """Return which attempt this is, 1 the first."""
-        return self.attempts + self.retries + 1
+        return self.attempts + self.suspected + self.retries + 1
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether a process died that held it."""
+        return self.attempts + self.suspected > 0
 
     def arguments(self) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
         """Return args, kwargs and embed.
@@ -117,7 +121,8 @@ class Unknown:
     stream: bytes
     entry: bytes
     id: bytes
-    why: str
+    lacking: str
+    """What is not here, as `agentq status` shows it."""
 
 
 Verdict = Delivery | Settled | Unknown
@@ -143,30 +148,38 @@ def judge(
         message = envelope.unpack(head)
     except (Malformed, RecursionError) as error:
         task_id = fields.get(b"i", b"").decode(errors="replace")
-        letter = effects.dead(str(error), task_id, attempts, head[:_HEAD_KEPT], body)
+        letter = effects.dead(
+            str(error), task_id, attempts, head, body, retries=_count(fields.get(b"n")),
+            born_ms=_born(fields, entry_id), pool=pool, lane=lane.decode(), run=run, join=join,
+        )  # fmt: skip
         ended = [letter, *_ends(run, join, str(error), attempts, keep_ms)]
         return Settled(stream, entry_id, run, ended, str(error))
     id_ = fields.get(b"i", b"")
     task = tasks.get(message.task)
     name = lane.decode()
     if task is None:
-        return Unknown(f"{pool}:{name}", stream, entry_id, id_, f"no task {message.task!r} here")
+        return Unknown(f"{pool}:{name}", stream, entry_id, id_, f"task {message.task}")
     flow = message.ours.get("flow")
     if flow is not None:
         if flow not in flows:
-            return Unknown(f"{pool}:{name}", stream, entry_id, id_, f"no flow {flow!r} here")
+            return Unknown(f"{pool}:{name}", stream, entry_id, id_, f"flow {flow}")
         if not flows[flow].graph.runs(message.ours["node"], message.task):
-            why = f"flow {flow!r} has no step {message.task!r} at that place here"
-            return Unknown(f"{pool}:{name}", stream, entry_id, id_, why)
-    born = _count(fields.get(b"t")) or int(entry_id.partition(b"-")[0])
+            lacking = f"flow {flow} with {message.task} at that place"
+            return Unknown(f"{pool}:{name}", stream, entry_id, id_, lacking)
+    born = _born(fields, entry_id)
     return Delivery(
         task, message, pool, name, stream, entry_id, message.id, run, join, body,
-        attempts, _count(fields.get(b"n")), born, Deadline(deadline),
+        attempts, _count(fields.get(b"n")), born, Deadline(deadline), _count(fields.get(b"s")),
     )  # fmt: skip
 
 
 def _count(value: bytes | None) -> int:
     return int(value) if value and value.isdigit() else 0
+
+
+def _born(fields: dict[bytes, bytes], entry_id: bytes) -> int:
+    """Return when a message was first enqueued, ms."""
+    return _count(fields.get(b"t")) or int(entry_id.partition(b"-")[0])
 
 
 def _ends(run: str, join: str, why: str, attempts: int, keep_ms: int) -> list[effects.Effect]:
@@ -188,8 +201,12 @@ def buried(delivery: Delivery, why: str, keep_ms: int) -> list[effects.Effect]:
 
 def dead_letter(delivery: Delivery, why: str) -> effects.Effect:
     """Return the effect that keeps a delivery for a human."""
-    head = orjson.dumps(
-        {"headers": delivery.envelope.headers, "properties": delivery.envelope.properties},
-        default=str,
+    message = delivery.envelope
+    head = envelope.pack(
+        message.headers, message.properties, message.content_type, message.content_encoding
     )
-    return effects.dead(why, delivery.id, delivery.attempts, head, delivery.body)
+    return effects.dead(
+        why, delivery.id, delivery.attempts, head, delivery.body, retries=delivery.retries,
+        born_ms=delivery.born_ms, pool=delivery.pool, lane=delivery.lane, run=delivery.run,
+        join=delivery.join,
+    )  # fmt: skip

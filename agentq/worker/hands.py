@@ -15,11 +15,13 @@ from agentq.errors import BrokerUnavailable
 from agentq.store import calls
 from agentq.worker.delivery import Delivery, Settled, Unknown, judge
 from agentq.worker.parking import Parking
+from agentq.worker.suspects import DiedAlone, NotBegun
 from agentq.worker.tracer import Tracer, is_async
 
 if TYPE_CHECKING:
     from agentq.store.calls import Call
     from agentq.worker.parts import Parts
+    from agentq.worker.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +36,26 @@ class Hands:
     """One per worker process; *complete* sends the calls that end a delivery."""
 
     def __init__(
-        self, *, parts: Parts, slots: int, complete: Callable[[Sequence[Call], str], None]
+        self,
+        *,
+        parts: Parts,
+        slots: int,
+        suspects: Suspects,
+        complete: Callable[[Sequence[Call], str], None],
     ) -> None:
         """Keep the parts."""
         self._parts = parts
+        self._suspects = suspects
         self._slots = slots
         self._complete = complete
         self._tracer = Tracer(parts)
         self._running: dict[bytes, tuple[asyncio.Task[None], Delivery]] = {}
+        self._alone: set[bytes] = set()
+        """Which of them are suspects, who take no slot."""
         self._runs: defaultdict[str, set[bytes]] = defaultdict(set)
         self._prefix = parts.cell.store.keys.prefix
         self._keep_ms = milliseconds(parts.app.settings.runs.keep)
+        self._limit = parts.app.settings.broker.delivery_limit
         self._has_threads = any(map(_needs_thread, parts.app.celery.tasks.values()))
         self._parking = Parking()
         self._terminated: set[bytes] = set()
@@ -62,7 +73,7 @@ class Hands:
 
     def room(self) -> int:
         """Return how many more may be taken."""
-        room = self._slots - len(self._running)
+        room = self._slots - len(self._running) + len(self._alone)
         if self._has_threads:
             # Few are held that can not start: another worker may have a thread for them.
             threads = self._parts.threads
@@ -95,19 +106,29 @@ class Hands:
         )
         match verdict:
             case Delivery():
-                if verdict.run in self._cancelled_runs:
-                    self._complete(self._cancelled(verdict), verdict.id)
-                else:
-                    self._begin(verdict)
+                self._take_delivery(verdict, entry)
             case Settled(stream, entry_id, run, effects, why):
                 logger.info("ended unstarted: %s", why)
                 end = calls.complete(self._prefix, stream, entry_id, "", self._keep_ms, effects)
                 self._complete([end], run or "message")
-            case Unknown(lane, stream, entry_id, id_, why):
-                logger.warning("handed back for a worker that has it: %s", why)
-                after = self._parking.after_ms(id_)
-                end = calls.fail(self._prefix, lane, stream, entry_id, after_ms=after, retry=False)
-                self._complete([end], why)
+            case Unknown():
+                logger.warning("no %s here: handed back for a worker that has it", verdict.lacking)
+                self._complete([self._parked(verdict)], verdict.lacking)
+
+    def _take_delivery(self, delivery: Delivery, entry: list[Any]) -> None:
+        if delivery.run in self._cancelled_runs:
+            self._complete(self._cancelled(delivery), delivery.id)
+        elif not self._is_suspect(delivery):
+            self._begin(delivery)
+        elif len(self._alone) < self._suspects.most:
+            self._begin(delivery, entry)
+        else:  # another worker may have a place for it
+            self._complete([self._again(delivery)], delivery.id)
+
+    def _is_suspect(self, delivery: Delivery) -> bool:
+        # At the limit it is not run any more, only ended.
+        runs = delivery.attempts < self._limit
+        return runs and delivery.suspected > 0 and self._suspects.at_once > 0
 
     def cancel_run(self, run: str) -> None:
         """Cancel what runs of a cancelled run, and what a fetch under way still brings of it."""
@@ -151,16 +172,20 @@ class Hands:
             logger.warning("handing back %d steps", len(tasks))
             await asyncio.wait(tasks, timeout=within)
 
-    def _begin(self, delivery: Delivery) -> None:
+    def _begin(self, delivery: Delivery, alone: list[Any] | None = None) -> None:
+        """Begin it on this loop, or *alone*: then it is the entry, which goes to the child."""
         self._parts.events.received(delivery)
-        task = asyncio.get_running_loop().create_task(self._work(delivery), name=delivery.id)
+        work = self._work(delivery, alone)
+        task = asyncio.get_running_loop().create_task(work, name=delivery.id)
+        if alone is not None:
+            self._alone.add(delivery.key)
         self._running[delivery.key] = (task, delivery)
         if delivery.run:
             self._runs[delivery.run].add(delivery.key)
 
-    async def _work(self, delivery: Delivery) -> None:
+    async def _work(self, delivery: Delivery, alone: list[Any] | None) -> None:
         try:
-            ending = await self._tracer.run(delivery)
+            ending = await self._ended(delivery, alone)
         except asyncio.CancelledError:
             if self._leaving:
                 return
@@ -168,6 +193,15 @@ class Hands:
         except BrokerUnavailable as error:
             logger.warning("%s[%s]: %s; handed back", delivery.task.name, delivery.id, error)
             ending = [self._again(delivery)]
+        except NotBegun as error:
+            logger.error("%s[%s]: %s; handed back", delivery.task.name, delivery.id, error)  # noqa: TRY400 -- ours, no trace
+            ending = [self._again(delivery)]
+        except DiedAlone as error:
+            logger.error(  # noqa: TRY400 -- as above
+                "%s[%s]: alone in a process, %s: charged, %d of %d", delivery.task.name,
+                delivery.id, error, delivery.attempts + 1, self._limit,
+            )  # fmt: skip
+            ending = [self._charged(delivery)]
         except Exception:
             logger.exception("%s[%s]: internal error", delivery.task.name, delivery.id)
             ending = [self._charged(delivery)]
@@ -177,8 +211,14 @@ class Hands:
         worker_state.total_count[delivery.task.name] += 1
         self._complete(ending, delivery.id)
 
+    async def _ended(self, delivery: Delivery, alone: list[Any] | None) -> list[Call]:
+        if alone is None:
+            return await self._tracer.run(delivery)
+        return await self._suspects.run(delivery, alone, events=self._parts.events)
+
     def _forget(self, delivery: Delivery) -> None:
         self._running.pop(delivery.key, None)
+        self._alone.discard(delivery.key)
         self._terminated.discard(delivery.key)
         if delivery.run:
             keys = self._runs[delivery.run]
@@ -199,10 +239,18 @@ class Hands:
     def _charged(self, delivery: Delivery) -> Call:
         """Return what hands out again what we could not run: a few times, not for ever."""
         lane = f"{delivery.pool}:{delivery.lane}"
-        limit = self._parts.app.settings.broker.delivery_limit
+        limit = self._limit
         return calls.died(
             self._prefix, lane, delivery.stream, delivery.entry, limit=limit, keep_ms=self._keep_ms
         )
+
+    def _parked(self, unknown: Unknown) -> Call:
+        return calls.park(
+            self._prefix, unknown.lane, unknown.stream, unknown.entry,
+            after_ms=self._parking.after_ms(unknown.id), name=unknown.lacking,
+            limit_ms=milliseconds(self._parts.app.settings.broker.park_limit),
+            keep_ms=self._keep_ms,
+        )  # fmt: skip
 
     def _again(self, delivery: Delivery) -> Call:
         lane = f"{delivery.pool}:{delivery.lane}"

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from agentq.clock import wall_ms
 from agentq.errors import BrokerUnavailable
-from agentq.store import calls
+from agentq.store import calls, skew
 from agentq.timing.deadline import BrokerClock
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Lease:
         self._clock = clock
         self._report = report
         self._on_lost = on_lost
+        self.skew_ms = 0
+        """How far this machine's wall clock is ahead of the broker's, as last seen."""
         self._beat = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -103,10 +106,11 @@ class Lease:
                 return
 
     def _renew(self, *, first: bool) -> bool:
-        asked = time.monotonic()
+        asked, asked_ms = time.monotonic(), wall_ms()
         call = calls.renew(
             self._store.keys.prefix, self.worker, self._lease_ms, first=first, report=self._report()
         )
         now_ms, held = self._store.call(call)
+        self.skew_ms = skew.learn(self._store.address, now_ms, asked_ms)
         self._clock.learn(now_ms, (asked + time.monotonic()) / 2)
         return bool(held)

@@ -30,6 +30,7 @@ from celery.worker import state as worker_state
 
 from agentq.broker import routing
 from agentq.broker.app import milliseconds
+from agentq.broker.policy import InOrder
 from agentq.errors import BrokerUnavailable
 from agentq.store import calls
 from agentq.store.client import AsyncStore, Store
@@ -39,12 +40,12 @@ from agentq.worker.hands import Hands
 from agentq.worker.joined import JoinReader
 from agentq.worker.leases import Lease
 from agentq.worker.parts import Parts
-from agentq.worker.policy import InOrder
 from agentq.worker.processes import Processes
 from agentq.worker.pump import Pump
 from agentq.worker.remote import handlers
 from agentq.worker.requests import separate_stacks
 from agentq.worker.sidecar import Sidecar, TaskEvents
+from agentq.worker.suspects import Suspects
 from agentq.worker.sweeper import Sweeper
 from agentq.worker.threads import Threads
 from agentq.worker.waker import Waker
@@ -56,9 +57,6 @@ logger = logging.getLogger(__name__)
 
 TICK = 0.1
 """Seconds between two looks at Celery's stop flags, and two beats for the lease."""
-
-RELEASED_AT_ONCE = 500
-"""What one call of `release` hands back at most; so many mean: call again."""
 
 
 class Loop:
@@ -87,6 +85,7 @@ class Loop:
         self._ready_callback = init_callback
         self._settings = self.aq.settings
         self._clock = BrokerClock()
+        self._suspects = Suspects(app=self.aq, hostname=hostname, clock=self._clock)
         self._told = 0
         """How often a signal told this worker to go: the second time means at once."""
         self._leaving = False
@@ -169,7 +168,9 @@ class Loop:
             joins=JoinReader(app=self.aq, cell=cell),
             events=self._events,
         )
-        self.hands = Hands(parts=parts, slots=self.pool.slots, complete=self._complete)
+        self.hands = Hands(
+            parts=parts, slots=self.pool.slots, suspects=self._suspects, complete=self._complete
+        )
         self._pump = Pump(
             store=self._new_store(),
             worker=self.worker,
@@ -199,6 +200,7 @@ class Loop:
 
     async def _warm(self) -> None:
         """Do before readiness what the first step would wait for."""
+        self._suspects.preload()
         await self._processes.start()
         await self._store.command("PING")
         gc.collect()
@@ -241,6 +243,7 @@ class Loop:
         await self._release()
         await self.aq.close_services()
         await self._processes.stop()
+        await self._suspects.stop()
         self._threads.stop()
         await self._loop.run_in_executor(None, self._sidecar.stop)
         await self._store.close()
@@ -256,7 +259,7 @@ class Loop:
             keep_ms=milliseconds(settings.runs.keep),
         )
         try:
-            while await self._store.call(call) >= RELEASED_AT_ONCE:
+            while await self._store.call(call) >= calls.HANDED_BACK:
                 pass
         except BrokerUnavailable as error:
             logger.warning("%s; what this worker held is free when its lease ends", error)
@@ -327,6 +330,8 @@ class Loop:
             "cores": sorted(os.sched_getaffinity(0)),
             "running": len(self.hands) if hasattr(self, "hands") else 0,
             "slots": self.pool.slots,
+            "suspects": self._suspects.at_once,
+            "skew_ms": self._lease.skew_ms if hasattr(self, "_lease") else 0,
             "done": worker_state.all_total_count[0],
         }
         return orjson.dumps(report)

@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from agentq.errors import WorkerLost
+from agentq.host.parent import end_with_spawner
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,8 @@ class Processes:
         return value
 
     async def _new(self) -> ProcessPoolExecutor:
-        executor = ProcessPoolExecutor(1, mp_context=self._context)
+        # Without it a worker that is killed would leave them behind, waiting for ever.
+        executor = ProcessPoolExecutor(1, mp_context=self._context, initializer=end_with_spawner)
         self._all.add(executor)
         await asyncio.get_running_loop().run_in_executor(executor, _warm, self._modules)
         return executor

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,11 +23,11 @@ from agentq.errors import BrokerUnavailable
 from agentq.store import calls
 
 if TYPE_CHECKING:
+    from agentq.broker.policy import Selection
     from agentq.store.calls import Call
     from agentq.store.client import AsyncStore
     from agentq.timing.deadline import BrokerClock
     from agentq.worker.hands import Hands
-    from agentq.worker.policy import Selection
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Pump:
         self._outgoing: deque[Outgoing] = deque()
         self._hungry = set(pools)
         self._fetching = True
-        self._turn = 0
+        self._turns: Counter[str] = Counter()
         self._signal = asyncio.Event()
         self._sent = asyncio.Event()
         self._pause = 0.0
@@ -147,8 +147,8 @@ class Pump:
         grouped = group(outgoing)
         trip = [call for call, _ in grouped]
         for pool, slots in asked:
-            self._turn += 1
-            quotas = self._selection.quotas(slots, self._turn)
+            self._turns[pool] += 1
+            quotas = self._selection.quotas(slots, self._turns[pool])
             prefix = self._store.keys.prefix
             trip.append(calls.fetch(prefix, self.worker, pool, slots, self._hands.load, quotas))
         try:
@@ -181,7 +181,7 @@ class Pump:
         prefix = self._store.keys.prefix
         ending = {call for going in (*outgoing, *self._outgoing) for call in going.calls}
         fenced = {(call[4], call[5]) for call in ending if call[1] == calls.COMPLETE}
-        fenced |= {(call[5], call[6]) for call in ending if call[1] == "aq1_fail"}
+        fenced |= {(call[5], call[6]) for call in ending if call[1] in calls.HANDS_BACK}
         try:
             (held,) = await self._store.pipeline([calls.held(prefix, self.worker)])
             strays = [

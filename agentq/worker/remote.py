@@ -87,7 +87,7 @@ def _describe(delivery: Delivery, hostname: str) -> dict[str, Any]:
         "delivery_info": {
             "routing_key": delivery.pool,
             "priority": None,
-            "redelivered": delivery.attempts > 0,
+            "redelivered": delivery.redelivered,
         },
         "worker_pid": os.getpid(),
     }

@@ -107,7 +107,7 @@ def request_of(
             "exchange": info.get("exchange", ""),
             "routing_key": info.get("routing_key", delivery.pool),
             "priority": properties.get("priority"),
-            "redelivered": delivery.attempts > 0,
+            "redelivered": delivery.redelivered,
         },
     }
 

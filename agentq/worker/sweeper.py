@@ -35,6 +35,8 @@ class Sweeper:
         self._store = store
         lease_ms = int(settings.worker.lease.total_seconds() * 1000)
         self._keep_ms = int(settings.runs.keep.total_seconds() * 1000)
+        self._dead_ms = int(settings.dead.keep.total_seconds() * 1000)
+        self._max_payload = settings.broker.max_payload
         self._limit = settings.broker.delivery_limit
         self._gap_ms = max(lease_ms // 2, 3000)
 
@@ -54,9 +56,12 @@ class Sweeper:
         reaped, promoted = await self._store.pipeline(
             [
                 calls.reap(prefix, self._limit, self._gap_ms, self._keep_ms),
-                calls.promote(prefix, MOST, self._keep_ms),
+                calls.promote(
+                    prefix, MOST, self._keep_ms,
+                    dead_ms=self._dead_ms, max_payload=self._max_payload,
+                ),
             ]
-        )
+        )  # fmt: skip
         for reply in (reaped, promoted):
             if isinstance(reply, Exception):
                 logger.error("sweeper: %s", reply)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import orjson
 import pytest
 
@@ -12,6 +14,7 @@ from tests.support.cell import LIMIT, Cell, Handed, message
 from tests.support.waiting import wait_until
 
 WORKER = "w1"
+SECOND = timedelta(seconds=1)
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def test_the_same_run_is_accepted_once_even_after_it_ended(cell: Cell) -> None:
 def test_a_lane_at_its_limit_refuses_and_accepts_again_when_there_is_room(cell: Cell) -> None:
     for name in "abc":
         assert isinstance(cell.enqueue(message(name), limit=3), Accepted)
-    assert cell.enqueue(message("d"), limit=3, id_="d", run="") == Full(3)
+    assert cell.enqueue(message("d"), limit=3, id_="d", run="") == Full("length", 3, 3, SECOND)
     assert isinstance(cell.enqueue(message("e", lane="high"), limit=3, lane="high"), Accepted)
     handed = cell.fetch(WORKER)
     assert ids(handed) == ["e", "a", "b", "c"]
@@ -57,7 +60,9 @@ def test_a_lane_at_its_limit_refuses_and_accepts_again_when_there_is_room(cell: 
 def test_a_refused_run_leaves_nothing_behind(cell: Cell) -> None:
     cell.enqueue(message("a"), limit=1)
     before = cell.all_keys()
-    assert cell.enqueue(message("b", run="r"), run="r", limit=1, deadline_ms=-1000) == Full(1)
+    assert cell.enqueue(message("b", run="r"), run="r", limit=1, deadline_ms=-1000) == Full(
+        "length", 1, 1, SECOND
+    )
     assert cell.all_keys() == before
 
 
@@ -232,6 +237,47 @@ def test_a_join_whose_member_is_dead_gets_its_error_in_the_form_members_send(cel
     assert (error.kind, error.attempts) == ("WorkerLost", 1)
 
 
+def test_what_dies_with_a_worker_that_isolates_is_suspect_and_charged_only_when_it_dies_alone(
+    cell: Cell,
+) -> None:
+    cell.enqueue(message("poison"), message("other"))
+    for deaths in range(1, 6):  # more than the limit: as neighbours, both of them
+        cell.renew("w2", suspects=16)
+        cell.fetch("w2")
+        cell.expire_lease("w2")
+        assert cell.reap() == (2, "w2")
+        cell.renew(WORKER, suspects=16)
+        held = cell.fetch(WORKER)
+        assert [(one.id, one.attempts, one.suspected) for one in held] == [
+            ("poison", 0, deaths), ("other", 0, deaths),
+        ]  # fmt: skip
+        assert cell.release(WORKER) == 2  # in order: not charged, no more suspect than before
+    cell.renew(WORKER, suspects=16)
+    for attempt in range(1, LIMIT + 2):
+        poison = next(one for one in cell.fetch(WORKER) if one.id == "poison")
+        assert (poison.attempts, poison.suspected) == (attempt - 1, 5)
+        assert cell.died_alone(poison) == "ok"
+        assert cell.died_alone(poison) == "stale"
+    assert cell.fetch(WORKER) == []
+    [letter] = cell.dead_letters()
+    assert (letter[b"i"], letter[b"a"]) == (b"poison", b"4")
+
+
+def test_a_suspect_stays_one_whatever_else_happens_to_it(cell: Cell) -> None:
+    cell.renew("w2", suspects=1)
+    cell.enqueue(message("a"), message("new"))
+    cell.fetch("w2", 1)
+    cell.expire_lease("w2")
+    cell.reap()
+    for retry in (False, True):
+        [handed] = cell.fetch(WORKER, 1)
+        assert (handed.id, handed.suspected) == ("a", 1)
+        cell.fail(handed, after_ms=20, retry=retry)
+        wait_until(lambda: cell.promote()[0] == 1, "it is due")
+    found = [(one.id, one.retries, one.suspected) for one in cell.fetch(WORKER)]
+    assert found == [("a", 1, 1), ("new", 0, 0)]  # still before newer work
+
+
 def test_a_worker_that_stops_in_order_hands_back_uncharged(cell: Cell) -> None:
     cell.renew("w2")
     cell.enqueue(message("a"))
@@ -251,7 +297,7 @@ def test_more_than_one_call_can_carry_is_handed_back_by_several(cell: Cell) -> N
         taken += len(handed)
     assert taken == 1200
     cell.expire_lease(WORKER)
-    assert [cell.reap()[0] for _ in range(3)] == [500, 500, 200]
+    assert [cell.reap()[0] for _ in range(5)] == [250, 250, 250, 250, 200]
     cell.renew("w2")
     assert len(cell.fetch("w2", 2000)) == 1200
 

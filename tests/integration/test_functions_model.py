@@ -21,6 +21,8 @@ from tests.support.cell import LIMIT, Cell, Handed, message
 from tests.support.redis_server import Server
 
 WORKERS = ["w0", "w1", "w2"]
+ISOLATING = {"w0", "w1"}
+"""Whose deaths make suspects; what dies with another one is charged."""
 RUN, CANCELLED = "kept", "cancelled"
 
 workers = st.sampled_from(WORKERS)
@@ -37,13 +39,14 @@ class Queue(RuleBasedStateMachine):
         for run in (RUN, CANCELLED):
             self.cell.enqueue(run=run)
         for worker in WORKERS:
-            self.cell.renew(worker)
+            self._renew(worker)
         self.accepted: dict[str, str] = {}  # id -> run
         self.held: dict[str, list[Handed]] = {worker: [] for worker in WORKERS}
         self.lost: list[Handed] = []
         self.ended: set[str] = set()
         self.deaths: dict[str, int] = {}
-        self.cancelled = False
+        self.suspected: dict[str, int] = {}
+        self.over: set[str] = set()  # runs
         self.delays = 0
 
     # -- what anyone may do at any time -----------------------------------------------------------
@@ -64,8 +67,9 @@ class Queue(RuleBasedStateMachine):
     @rule(worker=workers, slots=st.integers(1, 4))
     def fetch(self, worker: str, slots: int) -> None:
         for one in self.cell.fetch(worker, slots):
-            assert one.live == (self.accepted[one.id] == RUN or not self.cancelled)
+            assert one.live == (self.accepted[one.id] not in self.over)
             assert one.attempts == self.deaths.get(one.id, 0)
+            assert one.suspected == self.suspected.get(one.id, 0)
             self.held[worker].append(one)
 
     @precondition(lambda self: any(self.held.values()))
@@ -74,7 +78,7 @@ class Queue(RuleBasedStateMachine):
         one = self._taken(data)
         run = self.accepted[one.id]
         done = effects.event(run, "done", one.id.encode())
-        expected = "ended" if run == CANCELLED and self.cancelled else "ok"
+        expected = "ended" if run in self.over else "ok"
         assert self.cell.complete(one, done, run=run) == expected
         self.ended.add(one.id)
         self.lost.append(one)
@@ -99,10 +103,25 @@ class Queue(RuleBasedStateMachine):
         self.cell.expire_lease(worker)
         assert self.cell.reap() == (len(self.held[worker]), worker)
         for one in self.held[worker]:
-            self.deaths[one.id] = self.deaths.get(one.id, 0) + 1
-            if self.deaths[one.id] >= LIMIT:
-                self.ended.add(one.id)
+            if worker in ISOLATING:
+                self.suspected[one.id] = self.suspected.get(one.id, 0) + 1
+            else:
+                self._charge(one)
         self._drop(worker)
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(data=st.data())
+    def die_alone(self, data: st.DataObject) -> None:
+        one = self._taken(data)
+        assert self.cell.died_alone(one) == "ok"
+        self._charge(one)
+        self.lost.append(one)
+
+    def _charge(self, one: Handed) -> None:
+        self.deaths[one.id] = self.deaths.get(one.id, 0) + 1
+        if self.deaths[one.id] >= LIMIT:
+            self.ended.add(one.id)
+            self.over.add(self.accepted[one.id])
 
     @rule(worker=workers)
     def stop_in_order(self, worker: str) -> None:
@@ -123,11 +142,10 @@ class Queue(RuleBasedStateMachine):
         self.delays += 1
         return self.delays * 1_000_000
 
-    @precondition(lambda self: not self.cancelled)
     @rule()
     def cancel(self) -> None:
-        assert self.cell.cancel(CANCELLED) == 1
-        self.cancelled = True
+        assert self.cell.cancel(CANCELLED) == int(CANCELLED not in self.over)
+        self.over.add(CANCELLED)
 
     def _taken(self, data: st.DataObject) -> Handed:
         worker = data.draw(st.sampled_from([name for name, held in self.held.items() if held]))
@@ -136,7 +154,10 @@ class Queue(RuleBasedStateMachine):
     def _drop(self, worker: str) -> None:
         self.lost += self.held[worker]
         self.held[worker] = []
-        self.cell.renew(worker)
+        self._renew(worker)
+
+    def _renew(self, worker: str) -> None:
+        self.cell.renew(worker, suspects=int(worker in ISOLATING))
 
     # -- what always holds ------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class Handed:
     attempts: int
     retries: int
     lane: str
+    suspected: int
 
 
 class Cell:
@@ -53,7 +54,7 @@ class Cell:
         seconds, micros = self.redis("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
-    def enqueue(
+    def enqueue(  # noqa: PLR0913 -- what a test may set
         self,
         *work: Effect | Message,
         id_: str = "",
@@ -61,15 +62,28 @@ class Cell:
         run: str = "",
         deadline_ms: int = 0,
         lane: str = "normal",
+        limit_bytes: int = 1 << 30,
+        tenant: str = "",
+        max_per_tenant: int = 0,
+        max_members: int = 10_000,
+        max_bytes: int = 1 << 26,
     ) -> Any:
         effects_ = [effects.put(one) if isinstance(one, Message) else one for one in work]
-        new_run = calls.NewRun(run, b"{}" if run else b"", deadline_ms, KEEP_MS)
-        admission = calls.Admission(id_, 60_000, "p", lane, limit)
+        new_run = calls.NewRun(
+            run, b"{}" if run else b"", deadline_ms, KEEP_MS, max_members, max_bytes
+        )
+        admission = calls.Admission(
+            id_, 60_000, "p", lane, limit, limit_bytes, tenant, max_per_tenant
+        )
         call = calls.enqueue(self.prefix, admission, effects_, run=new_run)
         return calls.enqueued(self.store.call(call))
 
-    def renew(self, worker: str, *, lease_ms: int = LEASE_MS, first: bool = True) -> bool:
-        call = calls.renew(self.prefix, worker, lease_ms, first=first, report=b"{}")
+    def renew(
+        self, worker: str, *, lease_ms: int = LEASE_MS, first: bool = True, suspects: int = 0
+    ) -> bool:
+        """Take or renew a lease; *suspects*: how many the worker says it runs alone at once."""
+        report = b'{"suspects":%d}' % suspects
+        call = calls.renew(self.prefix, worker, lease_ms, first=first, report=report)
         return bool(self.store.call(call)[1])
 
     def fetch(
@@ -92,13 +106,21 @@ class Cell:
         )  # fmt: skip
         return str(self.store.call(call).decode())
 
+    def died_alone(self, handed: Handed) -> str:
+        call = calls.died(
+            self.prefix, f"p:{handed.lane}", handed.stream, handed.entry,
+            limit=LIMIT, keep_ms=KEEP_MS,
+        )  # fmt: skip
+        return str(self.store.call(call).decode())
+
     def stage(self, group: str, members: Sequence[Message]) -> None:
         for offset in range(0, len(members), 500):
             chunk = members[offset : offset + 500]
             self.store.call(calls.stage(self.prefix, group, offset, chunk, started=False))
 
     def open(self, *work: Effect, id_: str = "") -> bytes:
-        reply: list[bytes] = self.store.call(calls.open_staged(self.prefix, id_, 60_000, work))
+        admission = calls.Admission(id_, 60_000, "", "", 0, 0)
+        reply: list[bytes] = self.store.call(calls.open_staged(self.prefix, admission, work))
         return reply[0]
 
     def reap(self, *, limit: int = LIMIT, gap_ms: int = NO_GAP_MS) -> tuple[int, str]:
@@ -141,4 +163,5 @@ def _handed(entry: list[Any]) -> Handed:
     return Handed(
         stream.decode(), entry_id.decode(), fields[b"i"].decode(), live == 1, deadline,
         int(fields.get(b"a", 0)), int(fields.get(b"n", 0)), lane.decode(),
+        int(fields.get(b"s", 0)),
     )  # fmt: skip

@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentq.ops.bench.driver import run_bench
+    from agentq.ops.bench.functions import functions_as_json, measure_functions, render_functions
     from agentq.ops.bench.report import as_json, render
     from agentq.ops.bench.rows import Row, Test
 
-__all__ = ["Row", "Test", "as_json", "render", "run_bench"]
+__all__ = [
+    "Row", "Test", "as_json", "functions_as_json", "measure_functions", "render",
+    "render_functions", "run_bench",
+]  # fmt: skip
 
 _HOMES = {
     "Row": "rows",
     "Test": "rows",
     "as_json": "report",
+    "functions_as_json": "functions",
+    "measure_functions": "functions",
+    "render_functions": "functions",
     "render": "report",
     "run_bench": "driver",
 }

@@ -9,8 +9,10 @@
 --          dropped | "late": behind its deadline, the run is ended as expired
 -- On a full Redis: allowed. Cost: 10-25 us.
 local function complete(keys, argv)
-  local P, now, woken = keys[1], now_ms(), {}
-  local answer = complete_one(P, argv, 1, #argv, now, woken)
+  local P, now, woken, spent = keys[1], now_ms(), {}, {}
+  local answer = complete_one(P, argv, 1, #argv, now, woken, spent)
+  charge(P, spent, now)
+  if argv[1] ~= '' and answer ~= 'stale' then drained(P, { [argv[1]] = 1 }) end
   wake_all(P, woken, now)
   return answer
 end

@@ -4,13 +4,17 @@
 -- Returns  an answer of `complete` for each
 -- On a full Redis: allowed. Cost: 10-20 us each; the caller keeps a call under 5 ms.
 local function complete_many(keys, argv)
-  local P, now, woken = keys[1], now_ms(), {}
-  local answers, i = {}, 1
+  local P, now, woken, spent = keys[1], now_ms(), {}, {}
+  local answers, ended, i = {}, {}, 1
   while i <= #argv do
-    local n = i + tonumber(argv[i])
-    answers[#answers + 1] = complete_one(P, argv, i + 1, n, now, woken)
+    local n, stream = i + tonumber(argv[i]), argv[i + 1]
+    local answer = complete_one(P, argv, i + 1, n, now, woken, spent)
+    if stream ~= '' and answer ~= 'stale' then ended[stream] = (ended[stream] or 0) + 1 end
+    answers[#answers + 1] = answer
     i = n + 1
   end
+  charge(P, spent, now)
+  drained(P, ended)
   wake_all(P, woken, now)
   return answers
 end

@@ -5,8 +5,8 @@
 -- ARGV[2]  stream    where the delivery came from
 -- ARGV[3]  entry     the delivery's id: the fence
 -- ARGV[4]  after_ms  delay before it is handed out again
--- ARGV[5]  retry     1 = counts as a retry, 0 = handed back unstarted, -n = its process died: counts
---                    as an attempt, given up after n of them (then ARGV[4] is the run's keep_ms)
+-- ARGV[5]  retry     1 = counts as a retry, 0 = handed back unstarted, -n = the process in which it ran
+--                    alone died: counts as an attempt, given up after n (then ARGV[4] is the run's keep_ms)
 -- ARGV[6..] effects (events)
 -- Returns  "ok" | "stale"
 -- On a full Redis: allowed. Cost: 10-20 us.
@@ -18,14 +18,15 @@ local function fail(keys, argv)
   if tonumber(argv[5]) < 0 then
     if #redis.call('XPENDING', stream, GROUP, entry, entry, 1) == 0 then return 'stale' end
     local woken = {}
-    give_back(P, lane, stream, entry, 1, -tonumber(argv[5]), tonumber(argv[4]), now, woken)
+    give_back(P, lane, stream, entry, 1, 0, -tonumber(argv[5]), tonumber(argv[4]), now, woken)
     wake_all(P, woken, now)
     return 'ok'
   end
   if not settle(stream, entry) then return 'stale' end
   local f = fields_of(found[1])
   local pool, name = string.match(lane, '^(.-):(.*)$')
-  local m = { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b }
+  local m = { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
+    s = f.s > 0 and f.s or nil }
   local retries = f.n + tonumber(argv[5])
   local after = tonumber(argv[4])
   if after > 0 then

@@ -8,13 +8,33 @@
 -- Returns  {now_ms, {entry..}}; entry = {lane, stream, id, fields, live 0|1, deadline_ms}: live 0
 --          where its run has ended; deadline is its run's, 0 none
 --          {now_ms, false} when the worker holds no lease
--- On a full Redis: allowed (a delivery record is small). Cost: 8 reads, 2-4 us a message.
+-- Nothing is handed out of a paused pool; what is met of a paused step, flow or tenant is put aside.
+-- On a full Redis: allowed (a delivery record is small). Cost: 8 reads, 2-4 us a message; 10 us of
+-- one that is put aside, therefore at most 100 messages while there are pauses.
+local PAUSED_MOST = 100
+
 local function fetch(keys, argv)
   local P, worker, pool = keys[1], argv[1], argv[2]
   local room = tonumber(argv[3])
   local now = now_ms()
   if not redis.call('ZSCORE', P .. 'workers', worker) then return { now, false } end
-  local out = {}
+  local out, aside, paused = {}, 0, pauses(P)
+  local cut = paused and room > PAUSED_MOST
+  if cut then room = PAUSED_MOST end
+  if pool_is_paused(paused, pool) then
+    redis.call('ZADD', P .. 'idle:' .. pool, argv[4], worker)
+    return { now, out }
+  end
+  -- Puts an entry aside where a pause stops it.
+  local function stopped(stream, lane, entry)
+    local f = fields_of(entry)
+    local pause = stopped_by(P, f, paused, string.sub(stream, #P + 1, #P + 2) == 'r:')
+    if not pause then return false end
+    redis.call('RPUSH', P .. 'aside:' .. pause, packed(f, pool, lane))
+    settle(stream, entry[1])
+    aside = aside + 1
+    return true
+  end
   local function read(stream, lane, most)
     local got = redis.pcall('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', most, 'STREAMS', stream, '>')
     if got and got.err then
@@ -24,12 +44,14 @@ local function fetch(keys, argv)
     if not got then return 0 end
     local entries = got[1][2]
     for _, entry in ipairs(entries) do
-      local live, deadline, run = 1, 0, entry[2][4]
-      if entry[2][3] == 'r' and run ~= '' then
-        local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline')
-        live, deadline = record[1] == 'running' and 1 or 0, tonumber(record[2] or '0')
+      if not (paused and stopped(stream, lane, entry)) then
+        local live, deadline, run = 1, 0, entry[2][4]
+        if entry[2][3] == 'r' and run ~= '' then
+          local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline')
+          live, deadline = record[1] == 'running' and 1 or 0, tonumber(record[2] or '0')
+        end
+        out[#out + 1] = { lane, stream, entry[1], entry[2], live, deadline }
       end
-      out[#out + 1] = { lane, stream, entry[1], entry[2], live, deadline }
     end
     return #entries
   end
@@ -49,6 +71,10 @@ local function fetch(keys, argv)
         end
       end
     end
+  end
+  if aside > 0 or (cut and room <= 0) then -- it is to ask again, for what it did not get
+    redis.call('RPUSH', P .. 'wake:' .. worker, '1')
+    redis.call('PEXPIRE', P .. 'wake:' .. worker, 60000)
   end
   if room > 0 then redis.call('ZADD', P .. 'idle:' .. pool, argv[4], worker) end
   return { now, out }

@@ -1,7 +1,10 @@
--- Moves delayed messages that are due into their queues, and ends runs behind their deadline.
+-- Moves delayed messages that are due into their queues, ends runs behind their deadline, drops old
+-- dead letters, and goes on with pauses whose lifting was left undone.
 -- KEYS[1]  prefix
 -- ARGV[1]  most      messages a call, at most 500
 -- ARGV[2]  keep_ms   how long a run that ends by this is kept
+-- ARGV[3]  dead_ms   how long a dead letter is kept
+-- ARGV[4]  payload   broker.max_payload: a larger dead letter is cut
 -- Returns  {messages moved, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message.
 local function promote(keys, argv)
@@ -10,15 +13,15 @@ local function promote(keys, argv)
   local woken = {}
   local due = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, argv[1])
   for _, member in ipairs(due) do
-    local bytes = redis.call('HGET', P .. 'delayed:m', member)
-    if bytes then
-      local v = cmsgpack.unpack(bytes)
-      add(P, 's:', { pool = v[1], lane = v[2], id = v[3], run = v[4], join = v[5], h = v[6], b = v[7] },
-        v[8], v[9], v[10])
-      woken[v[1]] = (woken[v[1]] or 0) + 1
-      redis.call('HDEL', P .. 'delayed:m', member)
+    local f, pool, lane = undelay(P, member)
+    if f then
+      -- What a dead process held goes before newer work, though it had to wait for a free place.
+      add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
+      woken[pool] = (woken[pool] or 0) + 1
     end
-    redis.call('ZREM', P .. 'delayed', member)
+  end
+  for _, pause in ipairs(pauses(P) or {}) do
+    if pause.ending then bring_back(P, pause.text, 100, woken) end
   end
   wake_all(P, woken, now)
   local late = redis.call('ZRANGEBYSCORE', P .. 'due', '-inf', now - 1, 'LIMIT', 0, 100)
@@ -26,7 +29,12 @@ local function promote(keys, argv)
     if not end_run(P, run, 'expired', 'null', tonumber(argv[2]), now) then redis.call('ZREM', P .. 'due', run) end
   end
   local keep = tonumber(argv[2])
-  redis.call('ZREMRANGEBYSCORE', P .. 'runs', '-inf', now - keep * 2)
+  local old = redis.call('ZRANGEBYSCORE', P .. 'runs', '-inf', now - keep * 2, 'LIMIT', 0, 500)
+  if old[1] then redis.call('ZREM', P .. 'runs', unpack(old)) end
+  if argv[3] then
+    redis.call('XTRIM', P .. 'dead', 'MINID', now - tonumber(argv[3]))
+    redis.call('SET', P .. 'payload', argv[4])
+  end
   local first = redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')
   return { #due, #late, tonumber(first[2] or '0') }
 end

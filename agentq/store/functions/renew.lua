@@ -13,7 +13,8 @@ local function renew(keys, argv)
   redis.call('ZADD', P .. 'workers', now + tonumber(argv[2]), worker)
   local info = P .. 'worker:' .. worker
   if argv[4] ~= '' then redis.call('HSET', info, 'lease', argv[2], 'report', argv[4]) end
-  redis.call('PEXPIRE', info, tonumber(argv[2]) * 4)
+  -- A day: whoever reaps it, however late, reads there what it was.
+  redis.call('PEXPIRE', info, math.max(tonumber(argv[2]) * 4, 86400000))
   return { now, 1 }
 end
 

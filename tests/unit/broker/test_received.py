@@ -101,8 +101,10 @@ def test_unreadable_message_says_why_and_keeps_its_bytes(
     verdict = judge(entry(fields), pool="shared", now_ms=0, limit=3)
     assert isinstance(verdict, Unreadable)
     assert verdict.reason.startswith(reason)
-    assert verdict.letter == ("1", 0, fields[b"h"], fields[b"b"])
-    assert (verdict.run, verdict.join) == ("run", "join|2")
+    letter = verdict.letter
+    assert (letter.id, letter.attempts) == ("1", 0)
+    assert (letter.headers, letter.body) == (fields[b"h"], fields[b"b"])
+    assert (letter.run, letter.join) == ("run", "join|2")
 
 
 @given(st.dictionaries(st.sampled_from([b"i", b"r", b"j", b"h", b"b", b"a", b"n"]), st.binary()))

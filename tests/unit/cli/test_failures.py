@@ -32,7 +32,8 @@ def test_an_error_as_json_has_kind_message_and_what_it_carries(
     assert err == ""
     assert orjson.loads(out) == {
         "error": {
-            "kind": "QueueFull", "message": str(full), "pool": "shared", "depth": 9, "limit": 9,
+            "kind": "QueueFull", "message": str(full), "pool": "shared", "reason": "length",
+            "depth": 9, "limit": 9,
             "retry_after": 1.5, "accepted": [],
         }
     }  # fmt: skip

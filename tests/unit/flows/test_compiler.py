@@ -20,6 +20,7 @@ from agentq.outcome import Err
 class Limits:
     at_once: int = 8
     max_members: int = 2000
+    max_bytes: int = 1 << 26
 
 
 @pytest.fixture
@@ -84,7 +85,8 @@ def test_a_wide_fan_out_is_staged_under_an_id_of_this_attempt(
     boxes = [ended(compiler, graph, FIRST, wide) for _ in range(2)]
     [[first], [second]] = [list(box.staged) for box in boxes]
     assert first != second
-    assert join_of(boxes[0])[7] == f"staged:{first}"
+    size = sum(len(m.headers) + len(m.body) for m in boxes[0].staged[first])
+    assert join_of(boxes[0])[7] == f"staged:{size}:{first}"
     assert [message.join for message in boxes[0].staged[first]] == [
         f"r:j1|{i}" for i in range(1000)
     ]

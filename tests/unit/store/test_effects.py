@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from agentq.store import calls, effects
-from agentq.store.calls import Accepted, Admission, Duplicate, Full, NewRun
+from agentq.store.calls import Accepted, Admission, Duplicate, Full, Load, NewRun
 from agentq.store.effects import Message
 from agentq.store.keys import Keys
 
@@ -17,24 +19,33 @@ def test_a_join_carries_its_bodies_before_its_members() -> None:
 
 
 def test_a_join_of_staged_members_names_them() -> None:
-    effect = effects.join("j", width=9, at_once=2, ttl_ms=3, run="r", body=[BODY], members="g")
-    assert effect == ("join", "j", 9, 2, 3, "r", 1, "staged:g", *BODY)
+    effect = effects.join(
+        "j", width=9, at_once=2, ttl_ms=3, run="r", body=[BODY], members="g", staged_bytes=70
+    )
+    assert effect == ("join", "j", 9, 2, 3, "r", 1, "staged:70:g", *BODY)
 
 
 def test_an_enqueue_is_one_flat_call() -> None:
-    run = NewRun("r", b"{}", -100, 60)
+    run = NewRun("r", b"{}", -100, 60, 8, 9)
     call = calls.enqueue(
-        "P", Admission("id", 10, "p", "low", 7), [effects.put(BODY), effects.forget("j")], run=run
+        "P",
+        Admission("id", 10, "p", "low", 7, 70, "acme", 5),
+        [effects.put(BODY), effects.forget("j")],
+        run=run,
     )
     assert call == (
-        "FCALL", "aq1_enqueue", 1, "P", "id", 10, "p", "low", 7, "r", b"{}", -100, 60,
+        "FCALL", "aq1_enqueue", 1, "P", "id", 10, "p", "low", 7, 70, "acme", 5, "r", b"{}", -100, 60, 8, 9,
         "put", *BODY, "forget", "j",
     )  # fmt: skip
 
 
 def test_the_answers_of_enqueue() -> None:
-    assert calls.enqueued([b"ok", 3, 50]) == Accepted(3, 50)
-    assert calls.enqueued([b"full", 9]) == Full(9)
+    accepted = calls.enqueued([b"ok", 3, 50, 250, 8, 4000])
+    assert isinstance(accepted, Accepted)
+    assert (accepted.depth, accepted.deadline_ms, accepted.load) == (3, 50, Load(0.25, 8, 4.0))
+    assert calls.enqueued([b"full", b"bytes", 9, 8, 1500]) == Full(
+        "bytes", 9, 8, timedelta(seconds=1.5)
+    )
     assert calls.enqueued([b"dup"]) == Duplicate()
 
 

@@ -1,0 +1,57 @@
+"""`agentq pause` and `agentq resume`: stop what harms, go on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from agentq.cli.options import App, Json
+
+KindName = Literal["pool", "step", "flow", "tenant"]
+What = Annotated[KindName, typer.Argument(metavar="KIND", help="pool, step, flow or tenant.")]
+Name = Annotated[str, typer.Argument(help="Its name; a step's with its module: shop.pay.")]
+
+
+def pause(kind: What, name: Name, app: App = None, as_json: Json = False) -> None:
+    """Start nothing more of a pool, step, flow or tenant until it is resumed.
+
+    What runs already goes on. What waits keeps its place: a pool's in its queues, the rest put
+    aside. Deadlines are not paused.
+
+    Example: agentq pause step shop.pay
+    """
+    from agentq.ops.application import any_app
+    from agentq.ops.pausing import Kind
+    from agentq.ops.pausing import pause as begin
+
+    new = begin(any_app(app).store, Kind(kind), name)
+    if as_json:
+        _print({"kind": kind, "name": name, "paused": True, "new": new})
+    else:
+        typer.echo(f"{kind} {name} paused" if new else f"{kind} {name} was paused already")
+
+
+def resume(kind: What, name: Name, app: App = None, as_json: Json = False) -> None:
+    """Go on with what was paused, in its order and before what came later.
+
+    Example: agentq resume step shop.pay
+    """
+    from agentq.ops.application import any_app
+    from agentq.ops.pausing import Kind
+    from agentq.ops.pausing import resume as end
+
+    done = end(any_app(app).store, Kind(kind), name)
+    if as_json:
+        _print({"kind": kind, "name": name, "resumed": done.paused, "messages": done.brought_back})
+    elif not done.paused:
+        typer.echo(f"{kind} {name} was not paused")
+    else:
+        aside = f"; {done.brought_back} messages go on" if done.brought_back else ""
+        typer.echo(f"{kind} {name} resumed{aside}")
+
+
+def _print(body: object) -> None:
+    import orjson
+
+    typer.echo(orjson.dumps(body).decode())

@@ -1,0 +1,35 @@
+"""`agentq why`: what a run waits for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentq.cli.options import App, Json
+
+
+def why(
+    run: Annotated[str, typer.Argument(help="The run's id, as submit and status print it.")],
+    app: App = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a run waits for: step, queue and place, limit, pause, retry or lease, since when.
+
+    Example: agentq why 1f6c0d9a4b3e4c6f8a7d5e2b1c0f9e8d
+    """
+    from agentq.ops.application import any_app
+    from agentq.ops.why import explain
+
+    found = explain(any_app(app), run)
+    if as_json:
+        import orjson
+
+        typer.echo(orjson.dumps(found).decode())
+        return
+    from agentq.cli.show_run import seconds
+
+    typer.echo(f"run {run}: {found.said}")
+    for wait in found.waits:
+        since = f", for {seconds(wait.for_ms)}" if wait.for_ms is not None else ""
+        typer.echo(f"  {wait.step or '?'}: {wait.said}{since}")

@@ -1,0 +1,139 @@
+"""Stopping what harms: pauses of a pool, step, flow or tenant, and purging what waits.
+
+A pause lies in Redis and is looked at by every fetch, so it holds from the next one on and through
+every restart. What a purge moves lies in the dead letters; each piece is one call, and an
+interrupted one is just asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from agentq.errors import DeadLettersFull
+from agentq.store import calls
+from agentq.store.calls import Fitting
+from agentq.store.client import Store
+
+BROUGHT_BACK_AT_ONCE = 250
+LOOKED_AT_ONCE = 100
+"""Messages a call looks at: keeps it under 5 ms."""
+
+
+class Kind(StrEnum):
+    """What can be paused."""
+
+    POOL = "pool"
+    STEP = "step"
+    FLOW = "flow"
+    TENANT = "tenant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """One pause."""
+
+    kind: Kind
+    name: str
+    for_ms: int
+    aside: int
+    """Messages that fetches met and put aside; of a paused pool they stay in their queues."""
+    ending: bool
+    """Whether it is being lifted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What lifting a pause did."""
+
+    paused: bool
+    """Whether it was paused."""
+    brought_back: int
+
+
+def pause(store: Store, kind: Kind, name: str) -> bool:
+    """Hand out nothing of it from now on; return whether it was not paused before.
+
+    Raises:
+        BrokerUnavailable: no answer in time; asking again is safe.
+    """
+    return bool(store.call(calls.pause(store.keys.prefix, f"{kind}:{name}")))
+
+
+def resume(store: Store, kind: Kind, name: str) -> Resumed:
+    """Lift a pause: what it put aside is handed out before what came later.
+
+    Raises:
+        BrokerUnavailable: no answer in time; workers go on with what was begun.
+    """
+    call = calls.resume(store.keys.prefix, f"{kind}:{name}", BROUGHT_BACK_AT_ONCE)
+    was, count, left = store.call(call)
+    while left:
+        _, moved, left = store.call(call)
+        count += moved
+    return Resumed(bool(was), count)
+
+
+def read_pauses(store: Store, now_ms: int) -> tuple[Pause, ...]:
+    """Return all pauses, longest first."""
+    found = store.command("HGETALL", store.keys.paused())
+    names = sorted(found, key=lambda name: int(found[name].lstrip(b"-")))
+    lengths = store.pipeline([("LLEN", store.keys.aside(name.decode())) for name in names])
+    return tuple(
+        _pause(name.decode(), found[name], now_ms, length)
+        for name, length in zip(names, lengths, strict=True)
+    )
+
+
+def _pause(text: str, value: bytes, now_ms: int, aside: int) -> Pause:
+    kind, _, name = text.partition(":")
+    since = int(value.lstrip(b"-"))
+    return Pause(
+        kind=Kind(kind), name=name, for_ms=now_ms - since, aside=aside, ending=value[:1] == b"-"
+    )
+
+
+def purge(store: Store, fitting: Fitting, *, reason: str) -> int:
+    """Move what waits and fits into the dead letters; return how much.
+
+    What workers hold is left to them. Runs are not ended: a letter can be replayed.
+
+    Raises:
+        DeadLettersFull: there is room for no more; `moved` says how many were.
+        BrokerUnavailable: no answer in time; asking again goes on.
+    """
+    moved = 0
+    for source in sources(store, pool=fitting.pool, lane=fitting.lane):
+        cursor, more = b"", True
+        while more:
+            cursor, count, full = store.call(
+                calls.purge(
+                    store.keys.prefix, source, cursor, LOOKED_AT_ONCE,
+                    reason=reason, fitting=fitting,
+                )
+            )  # fmt: skip
+            moved += count
+            if full:
+                raise DeadLettersFull(moved)
+            more = bool(cursor)
+    return moved
+
+
+def sources(store: Store, *, pool: str = "", lane: str = "") -> Iterator[str]:
+    """Yield every place where work waits: queues of *pool* and *lane*, delayed, put aside."""
+    for queue in sorted(name.decode() for name in store.command("SMEMBERS", store.keys.lanes())):
+        its_pool, _, its_lane = queue.rpartition(":")
+        if pool in ("", its_pool) and lane in ("", its_lane):
+            yield f"r:{queue}"
+            yield f"s:{queue}"
+    yield "delayed"
+    for pause_ in sorted(name.decode() for name in store.command("HKEYS", store.keys.paused())):
+        if not pause_.startswith(Kind.POOL):
+            yield f"aside:{pause_}"
+
+
+def ago(duration: timedelta | None) -> int:
+    """Return `Fitting.before_ms` for what is older than *duration*."""
+    return -max(1, int(duration.total_seconds() * 1000)) if duration is not None else 0

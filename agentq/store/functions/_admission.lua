@@ -1,0 +1,109 @@
+-- What new work is checked against, and how fast a pool drains. Of each pool the hash `load:<pool>`:
+--   n         completions, counted by `complete` and `complete_many`
+--   s:<lane>  a sample of the lane, packed: {at, bytes, held, used, most, rate, since, from, behind}
+--     at      when it was taken, ms                    bytes  of the lane's queue, estimated
+--     held    messages handed out and not ended        used   memory of the server, bytes
+--     most    memory up to which work is admitted, 0 = the server has no limit
+--     rate    completions in 1,000 s, -1 = not measured yet
+--     since, from, behind   when the rate was measured, n and the waiting messages then
+--   g:<lane>  bytes of large messages accepted since the sample
+-- A sample costs 20 us and is taken at most every SAMPLE_MS, or once GROWTH bytes came in since.
+
+local SAMPLE_MS = 250
+local GROWTH = 4194304
+local LARGE = 1024
+local MEMORY_SHARE = 0.8
+local RATE_MS = 1000
+local SHORTEST_RETRY, FIRST_RETRY, LONGEST_RETRY = 100, 1000, 60000
+local AT, BYTES, HELD, USED, MOST, RATE, SINCE, FROM, BEHIND = 1, 2, 3, 4, 5, 6, 7, 8, 9
+
+-- Measures how many completions the pool makes in 1,000 s. While nothing waited it did what came in,
+-- which says only that it is no slower.
+local function measure(s, n, waiting, now)
+  if now - s[SINCE] < RATE_MS then return end
+  local measured = math.floor((n - s[FROM]) * 1000000 / (now - s[SINCE]))
+  if waiting > 0 and s[BEHIND] > 0 then
+    s[RATE] = s[RATE] > 0 and math.floor((s[RATE] + measured) / 2) or measured
+  elseif measured > math.max(s[RATE], 0) then
+    s[RATE] = measured
+  end
+  s[SINCE], s[FROM], s[BEHIND] = now, n, waiting
+end
+
+-- Takes a sample; `last` is the one before, if there is one.
+local function sample(P, pool, lane, last, depth, now)
+  local load, stream = P .. 'load:' .. pool, P .. 's:' .. pool .. ':' .. lane
+  local n = tonumber(redis.call('HGET', load, 'n') or '0')
+  local s = last and now >= last[SINCE] and last or { now, 0, 0, 0, 0, -1, now, n, 0 }
+  s[AT], s[HELD] = now, 0
+  s[BYTES] = redis.call('MEMORY', 'USAGE', stream, 'SAMPLES', 100) or 0
+  if s[BYTES] > 0 then
+    for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+      for k = 1, #group, 2 do
+        if group[k] == 'pending' then s[HELD] = s[HELD] + group[k + 1] end
+      end
+    end
+  end
+  local memory = redis.call('INFO', 'memory')
+  s[USED] = tonumber(string.match(memory, 'used_memory:(%d+)') or '0')
+  s[MOST] = math.floor(tonumber(string.match(memory, 'maxmemory:(%d+)') or '0') * MEMORY_SHARE)
+  measure(s, n, math.max(0, depth - s[HELD]), now)
+  redis.call('HSET', load, 's:' .. lane, cmsgpack.pack(s))
+  redis.call('HDEL', load, 'g:' .. lane)
+  return s
+end
+
+-- Returns how full a lane was when it was looked at last, and what has been accepted since.
+local function load_of(P, pool, lane, depth, now)
+  local found = redis.call('HMGET', P .. 'load:' .. pool, 's:' .. lane, 'g:' .. lane)
+  local s = found[1] and cmsgpack.unpack(found[1])
+  local grown = tonumber(found[2] or '0')
+  if s and now - s[AT] < SAMPLE_MS and now >= s[AT] and grown < GROWTH then return s, grown end
+  return sample(P, pool, lane, s, depth, now), 0
+end
+
+-- When to come back: a tenth of what is too much has drained by then.
+local function retry_after(rate, depth)
+  if rate < 0 then return FIRST_RETRY end
+  if rate == 0 then return LONGEST_RETRY end
+  local ms = math.ceil(math.ceil(depth / 10) * 1000000 / rate)
+  return math.max(SHORTEST_RETRY, math.min(LONGEST_RETRY, ms))
+end
+
+local function full(reason, there, limit, rate, depth)
+  return { 'full', reason, there, limit, retry_after(rate, depth) }
+end
+
+-- Checks new work against the caps of its lane. `unfinished`: runs of its tenant, of `per_tenant` at
+-- most, 0 = any number. Returns nil, fill in thousandths, waiting, rate | the answer that refuses.
+local function admit(P, pool, lane, depth, length, bytes, unfinished, per_tenant, now)
+  local s, grown = load_of(P, pool, lane, depth, now)
+  if depth >= length then return full('length', depth, length, s[RATE], depth) end
+  if per_tenant > 0 and unfinished >= per_tenant then
+    return full('tenant', unfinished, per_tenant, s[RATE], unfinished)
+  end
+  -- An old sample must not refuse what there is room for by now.
+  local over = s[BYTES] + grown >= bytes or (s[MOST] > 0 and s[USED] + grown >= s[MOST])
+  if over and s[AT] < now then s, grown = sample(P, pool, lane, s, depth, now), 0 end
+  if s[BYTES] + grown >= bytes then return full('bytes', s[BYTES] + grown, bytes, s[RATE], depth) end
+  local fill = math.max(depth / length, (s[BYTES] + grown) / bytes)
+  if s[MOST] > 0 then
+    if s[USED] + grown >= s[MOST] then return full('memory', s[USED] + grown, s[MOST], s[RATE], depth) end
+    fill = math.max(fill, (s[USED] + grown) / s[MOST])
+  end
+  if per_tenant > 0 then fill = math.max(fill, unfinished / per_tenant) end
+  return nil, math.floor(fill * 1000), math.max(0, depth - s[HELD]), s[RATE]
+end
+
+-- Notes `bytes` of accepted work until the next sample sees them; small ones are not worth it.
+local function grow(P, pool, lane, bytes)
+  if bytes >= LARGE then redis.call('HINCRBY', P .. 'load:' .. pool, 'g:' .. lane, bytes) end
+end
+
+-- Counts what ended: `ended` says how many deliveries of which stream.
+local function drained(P, ended)
+  for stream, count in pairs(ended) do
+    local pool = string.match(stream, '^[sr]:(.-):', #P + 1)
+    if pool then redis.call('HINCRBY', P .. 'load:' .. pool, 'n', count) end
+  end
+end

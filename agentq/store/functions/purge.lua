@@ -1,0 +1,50 @@
+-- Moves what waits and fits a filter into the dead letters, one piece of one source a call. Runs and
+-- fan-ins are told nothing: a letter can be replayed, and its run goes on.
+-- KEYS[1]  prefix
+-- ARGV[1]  source    "s:<pool>:<lane>" | "r:<pool>:<lane>" | "delayed" | "aside:<pause>"
+-- ARGV[2]  cursor    "" at first, then what the call before returned
+-- ARGV[3]  most      messages looked at, at most 200
+-- ARGV[4]  reason
+-- ARGV[5]  pool      ARGV[6] lane    ARGV[7] step    ARGV[8] flow    ARGV[9] tenant; "" = any
+-- ARGV[10] before    only what was enqueued before this, ms; negative: minus that many ms ago
+-- Returns  {next cursor or "" behind the last, messages moved, 1 = the dead letters are full}
+-- On a full Redis: allowed (moves, does not add). Cost: 15 us a message.
+local function purge(keys, argv)
+  local P, source, now, moved = keys[1], argv[1], now_ms(), 0
+  if string.match(source, '^s:') then spill(P, string.sub(source, 3), now) end
+  local before = tonumber(argv[10])
+  if before < 0 then before = now + before end
+  local cursor, found = look(P, source, argv[2], tonumber(argv[3]))
+  local room = DEAD_KEPT - redis.call('XLEN', P .. 'dead')
+  local function fits(f, pool, lane)
+    if argv[5] ~= '' and argv[5] ~= pool then return false end
+    if argv[6] ~= '' and argv[6] ~= lane then return false end
+    if before > 0 and f.t >= before then return false end
+    if argv[7] == '' and argv[8] == '' and argv[9] == '' then return true end
+    local step, flow, tenant = labels_of(P, f)
+    return (argv[7] == '' or argv[7] == step) and (argv[8] == '' or argv[8] == flow)
+      and (argv[9] == '' or argv[9] == tenant)
+  end
+  for _, one in ipairs(found) do
+    local place, f, pool, lane = one[1], one[2], one[3], one[4]
+    if fits(f, pool, lane) then
+      if room <= 0 then return { argv[2], moved, 1 } end
+      if source == 'delayed' then
+        undelay(P, place)
+      elseif string.match(source, '^aside:') then
+        redis.call('LREM', P .. source, 1, place)
+      else
+        redis.call('XDEL', P .. source, place)
+      end
+      dead(P, argv[4], f, pool, lane)
+      moved, room = moved + 1, room - 1
+    end
+  end
+  if cursor ~= '' and string.match(source, '^aside:') then cursor = tostring(tonumber(cursor) - moved) end
+  if cursor == '' and string.match(source, '^s:') and redis.call('EXISTS', P .. 'open:' .. string.sub(source, 3)) == 1 then
+    cursor = found[#found] and found[#found][1] or '0-0' -- there is more of an opened group
+  end
+  return { cursor, moved, 0 }
+end
+
+redis.register_function{ function_name = 'aq1_purge', callback = purge, flags = { 'allow-oom' } }
