@@ -25,6 +25,7 @@ check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy tests/typing
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(STAMP)
