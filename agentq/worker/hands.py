@@ -168,7 +168,7 @@ class Hands:
         except BrokerUnavailable as error:
             logger.warning("%s[%s]: %s; handed back", delivery.task.name, delivery.id, error)
             ending = [self._again(delivery)]
-        except Exception:
+        except BaseException:
             logger.exception("%s[%s]: internal error", delivery.task.name, delivery.id)
             ending = [self._charged(delivery)]
         finally:

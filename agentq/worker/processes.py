@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from agentq.errors import WorkerLost
+from agentq.worker.contained import guarded
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ def _call(module: str, name: str, arguments: list[Any]) -> Any:
     target: Any = import_module(module)
     for part in name.split("."):
         target = getattr(target, part)
-    return target.step.function(*arguments)
+    return guarded(target.step.function, *arguments)
 
 
 def _warm(modules: list[str]) -> bool:

@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from agentq.broker.app import call_arguments, milliseconds
 from agentq.broker.context import Context
-from agentq.errors import DeadlineExceeded, StepAborted, StepTimeout
+from agentq.errors import DeadlineExceeded, StepTimeout
 from agentq.store import calls, effects
 from agentq.timing.deadline import shortest
+from agentq.worker.contained import contained
 from agentq.worker.delivery import Delivery
 from agentq.worker.parts import Parts
 
 
 class RunExpired(DeadlineExceeded):
     """This run's deadline passed; a step may raise `DeadlineExceeded` about another one."""
-
-
-@contextmanager
-def contained() -> Iterator[None]:
-    """Turn what would end the loop, or pass for a cancel from outside, into an outcome.
-
-    Raises:
-        StepAborted: for `SystemExit`, `KeyboardInterrupt`, and a cancel that nobody asked for.
-    """
-    try:
-        yield
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise StepAborted(f"{type(error).__name__}: {error}") from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise StepAborted("CancelledError: it awaited something that was cancelled") from error
 
 
 class StepRunner:
