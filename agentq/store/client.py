@@ -36,6 +36,10 @@ _PASSING = ("MISCONF", "UNBLOCKED", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "
 on blocking (it has become a replica), reach enough replicas, run a function beside a slow one."""
 
 
+_CLOSED = "unable to perform operation on"
+"""How uvloop answers who writes to a connection that the other side has just closed."""
+
+
 @contextmanager
 def _translated(address: Address, timeout: timedelta | None, what: str) -> Iterator[None]:
     try:
@@ -60,6 +64,10 @@ def _translated(address: Address, timeout: timedelta | None, what: str) -> Itera
         raise BrokerUnavailable(
             f"{what}: the broker at {address} can not serve now: {error}"
         ) from error
+    except RuntimeError as error:
+        if not str(error).startswith(_CLOSED):
+            raise
+        raise BrokerUnavailable(f"{what}: the link to {address} was cut: {error}") from error
 
 
 def _answers(replies: list[Any]) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agentq.errors import BrokerUnavailable
 from agentq.store.address import parse
 from agentq.store.calls import Call
 from agentq.store.client import AsyncStore
@@ -46,3 +47,14 @@ def test_each_caller_gets_what_ended_the_trip_and_the_next_trip_goes(
 
     assert first == [fault, fault]
     assert second in (b"PONG", "PONG", True)
+
+
+def test_a_link_that_uvloop_finds_closed_is_a_broker_away(url: str) -> None:
+    class Closed(AsyncStore):
+        async def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
+            raise RuntimeError("unable to perform operation on <UnixTransport>; it is closed")
+
+    store = Closed(address=parse(url), timeout=timedelta(seconds=5))
+
+    with pytest.raises(BrokerUnavailable, match="was cut"):
+        asyncio.run(store.pipeline([("PING",)]))
