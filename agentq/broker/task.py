@@ -35,6 +35,11 @@ def run_coroutine(coroutine: Any) -> Any:
     return runner.run(coroutine)
 
 
+CALLED = "_aq_called"
+"""Set on a request once its tracer has called the task: what calls it then, while it runs, is user
+code (or an errback that is the same task), and calls it directly."""
+
+
 class Task(CeleryTask):  # type: ignore[misc]
     """What `@app.task` and `@aq.step` make."""
 
@@ -45,9 +50,11 @@ class Task(CeleryTask):  # type: ignore[misc]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task: called by Celery's tracer, or directly by its author."""
-        if self.request.called_directly:
+        request = self.request
+        if request.called_directly or request.__dict__.get(CALLED):
             return self.run(*args, **kwargs)
-        resolved = self.app.resolve_joins(args, getattr(self.request, "aq", None))
+        request.__dict__[CALLED] = True
+        resolved = self.app.resolve_joins(args, getattr(request, "aq", None))
         if self.step is not None:
             return self.app.run_step(self, resolved)
         result = self.run(*resolved, **kwargs)

@@ -32,6 +32,7 @@ from celery.exceptions import (
 from celery.worker import state as worker_state
 
 from agentq.broker import outbox
+from agentq.broker.task import CALLED
 from agentq.errors import StepAborted, WorkerLost
 from agentq.worker.again import Again
 from agentq.worker.contained import contained
@@ -172,6 +173,7 @@ class AsyncTasks(_CeleryTasks):
         """Run one; what it ended with is in its outbox."""
         args, kwargs, embed = delivery.arguments()
         request = Request(request_of(delivery, args, kwargs, embed, self._parts.hostname))
+        request.__dict__[CALLED] = True
         task = delivery.task
         with entered(task, lambda: request), outbox.scope(delivery.outbox):
             try:

@@ -21,6 +21,7 @@ from agentq.broker.app import milliseconds
 from agentq.broker.context import Context
 from agentq.broker.envelope import Malformed
 from agentq.broker.publisher import staging
+from agentq.broker.task import CALLED
 from agentq.errors import RunError
 from agentq.flows.compiler import Place
 from agentq.outcome import Err
@@ -254,6 +255,7 @@ def _request(delivery: Delivery, hostname: str) -> Any:
         "hostname": hostname,
         "called_directly": False,
         "is_eager": False,
+        CALLED: True,
         "aq": delivery.envelope.ours,
         "delivery_info": {
             "routing_key": delivery.pool,

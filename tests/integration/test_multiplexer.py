@@ -52,7 +52,7 @@ def test_each_caller_gets_what_ended_the_trip_and_the_next_trip_goes(
 def test_a_link_that_uvloop_finds_closed_is_a_broker_away(url: str) -> None:
     class Closed(AsyncStore):
         async def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
-            raise RuntimeError("unable to perform operation on <UnixTransport>; it is closed")
+            raise RuntimeError(f"unable to perform operation on <UnixTransport>: {len(calls)}")
 
     store = Closed(address=parse(url), timeout=timedelta(seconds=5))
 
