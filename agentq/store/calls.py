@@ -63,6 +63,7 @@ class Full:
 NO_RUN = NewRun("", b"", 0, 0)
 
 COMPLETE = "aq1_complete"
+_AFTER_AT = 7
 _COMPLETE_AT = 4
 """Where the arguments of a call begin: behind FCALL, the function, the number of keys, the key."""
 
@@ -171,6 +172,12 @@ def fail(  # noqa: PLR0913 -- the function's arguments, one for one
 def died(prefix: str, lane: str, stream: Arg, entry: Arg, *, limit: int, keep_ms: int) -> Call:
     """Hand a delivery out again whose process died: charged, given up after *limit* attempts."""
     return ("FCALL", "aq1_fail", 1, prefix, lane, stream, entry, keep_ms, -limit)
+
+
+def delay_of(call: Call) -> int:
+    """Return after how many ms *call* hands a delivery out again; 0: at once, or not at all."""
+    failed = call[1] == "aq1_fail" and int(call[_AFTER_AT + 1]) >= 0  # below 0: see `died`
+    return int(call[_AFTER_AT]) if failed else 0
 
 
 def renew(prefix: str, worker: str, lease_ms: int, *, first: bool, report: bytes) -> Call:

@@ -269,6 +269,8 @@ class Loop:
 
     def _complete(self, ending: Sequence[calls.Call], task_id: str) -> None:
         self._pump.complete(ending, task_id)
+        if after_ms := calls.delay_of(ending[-1]):
+            self._sweeper.sweep_after(after_ms)
 
     # -- the lease --------------------------------------------------------------------------------
 

@@ -198,7 +198,7 @@ class Tracer:
             "worker": self._parts.hostname,
             "core": self._core,
             "start": started_ms,
-            "waited": max(0, started_ms - delivery.born_ms),
+            "waited": max(0, started_ms - delivery.ready_ms),
             "ran": round(ran * 1000, 1),
             **context.ledger.as_json(),
         }
