@@ -69,7 +69,7 @@ class Cell:
         return calls.enqueued(self.store.call(call))
 
     def renew(self, worker: str, *, lease_ms: int = LEASE_MS, first: bool = True) -> bool:
-        call = calls.renew(self.prefix, worker, lease_ms, first=first, report=b"{}")
+        call = calls.renew(self.prefix, worker, lease_ms, first=first, report=b'{"pools":["p"]}')
         return bool(self.store.call(call)[1])
 
     def fetch(
