@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
 from celery import canvas, signals, states
+from celery.app import trace
 from celery.app.task import Context as Request
 from celery.app.task import get_actual_ignore_result
 from celery.app.trace import TraceInfo, build_tracer, task_has_custom
@@ -29,6 +30,7 @@ from celery.exceptions import (
     TaskRevokedError,
     TimeLimitExceeded,
 )
+from celery.utils.saferepr import saferepr
 from celery.worker import state as worker_state
 
 from agentq.broker import outbox
@@ -285,6 +287,10 @@ class AsyncTasks(_CeleryTasks):
         if signals.task_success.receivers:
             signals.task_success.send(sender=task, result=value, runtime=runtime)
         self._parts.events.succeeded(delivery, repr(value)[:200].encode(), runtime)
+        if trace.logger.isEnabledFor(logging.INFO):
+            shown = saferepr(value, task.resultrepr_maxsize)
+            told = {"id": delivery.id, "name": task.name, "return_value": shown, "runtime": runtime}
+            trace.info(trace.LOG_SUCCESS, told)  # the line of a `def` task
 
     def _publish_followers(self, delivery: Delivery, request: Request, value: Any) -> None:
         """Publish callbacks and the next link of the chain, as Celery's tracer does."""

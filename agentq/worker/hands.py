@@ -148,7 +148,7 @@ class Hands:
         for task in tasks:
             task.cancel()
         if tasks:
-            logger.warning("handing back %d steps", len(tasks))
+            logger.warning("steps handed back, as they did not end in time: %d", len(tasks))
             await asyncio.wait(tasks, timeout=within)
 
     def _begin(self, delivery: Delivery) -> None:
