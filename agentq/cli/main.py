@@ -15,6 +15,7 @@ from agentq.cli import (
     cancel,
     dashboard,
     demo,
+    events,
     settings,
     status,
     submit,
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, up, worker, submit, status, cancel, dashboard, settings, bench):
+for module in (demo, up, worker, submit, status, events, cancel, dashboard, settings, bench):
     name = module.__name__.rpartition(".")[2]
     app.command(name)(getattr(module, name))
 

@@ -12,10 +12,11 @@ from agentq.broker.app import App, milliseconds
 from agentq.broker.sequence import Part, sequence_of
 from agentq.broker.serializer import loads
 from agentq.errors import DefinitionError, UnknownFlow
+from agentq.flows import fitting
 from agentq.flows.compiler import Compiler, Place
 from agentq.flows.flow import Flow
 from agentq.flows.graph import COLLECT, graph_of
-from agentq.outcome import Err, Outcome
+from agentq.outcome import Err, Outcome, text_of
 from agentq.runs.handle import RunHandle
 from agentq.settings import Settings
 from agentq.store.client import AsyncStore
@@ -57,14 +58,17 @@ class AgentQ(App):
         """Declare a flow: steps joined by ``>>``, fan-outs by `each(...)`.
 
         Raises:
-            DefinitionError: the name is taken, a part is no step, or it begins with `each`.
+            DefinitionError: the name is taken, a part is no step or can not take what the one
+                before it gives, or it begins with `each`.
         """
         if name in self.flows:
             raise DefinitionError(f"flow {name!r} is declared twice")
-        graph = graph_of(name, sequence_of(part))
+        sequence = sequence_of(part)
+        graph = graph_of(name, sequence)
         for step in graph.steps():
             if step not in self.steps:
                 raise DefinitionError(f"flow {name!r}: step {step!r} belongs to another app")
+        fitting.check(name, sequence)
         self.flows[name] = Flow(app=self, graph=graph)
         return self.flows[name]
 
@@ -140,6 +144,6 @@ class AgentQ(App):
             outcome = dumps(result)
         else:
             outcome = Err(
-                type(result).__name__, str(result), request.task, attempts=request.retries + 1
+                type(result).__name__, text_of(result), request.task, attempts=request.retries + 1
             )
         self.compiler.ended(self.get_flow(place.flow).graph, place, outcome, box)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from agentq.errors import StepAborted
+from agentq.outcome import text_of
 
 
 @contextmanager
@@ -51,4 +52,4 @@ def guarded(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {text_of(error)}"

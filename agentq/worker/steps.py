@@ -7,6 +7,7 @@ from typing import Any
 
 from agentq.broker.app import call_arguments, milliseconds
 from agentq.broker.context import Context
+from agentq.clock import format_duration
 from agentq.errors import DeadlineExceeded, StepTimeout
 from agentq.store import calls, effects
 from agentq.timing.deadline import shortest
@@ -93,5 +94,6 @@ class StepRunner:
             if step.timeout is None or limit != step.timeout:
                 raise RunExpired(f"step {step.name!r} ran into its run's deadline") from error
             raise StepTimeout(
-                f"step {step.name!r} did not end within its timeout of {step.timeout}"
+                f"step {step.name!r} did not end within its timeout of "
+                f"{format_duration(step.timeout)}"
             ) from error
