@@ -1,3 +1,4 @@
+# make                      this list
 # make demo [ARGS=--once]   the worked example, everything included
 # make test [ARGS=...]      all tests
 # make check                lint, format, types, import contracts
@@ -12,8 +13,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test check bench clean
+.PHONY: help demo test check bench clean
 .DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
 
 demo: $(STAMP)
 	@$(BIN)/agentq demo $(ARGS)
@@ -25,6 +29,7 @@ check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy tests/typing
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(STAMP)

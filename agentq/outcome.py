@@ -11,6 +11,9 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+_HEAD, _TAIL = 6144, 2048
+"""Characters of an exception's text that are kept: a thousand members' are read at once."""
+
 
 @dataclass(frozen=True)
 class Ok(Generic[T]):
@@ -31,6 +34,22 @@ class Err:
 
 
 Outcome = Ok[Any] | Err
+
+
+def text_of(error: object) -> str:
+    """Return what an exception says, fit to be sent; one whose `__str__` raises says that."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 -- as `traceback` does
+        return f"<unprintable {type(error).__name__} object>"
+    return sendable(text)
+
+
+def sendable(text: str) -> str:
+    """Return *text* without lone surrogates, which no JSON has, and without a long middle."""
+    if (cut := len(text) - _HEAD - _TAIL) > 0:
+        text = f"{text[:_HEAD]}... ({cut} characters cut) ...{text[-_TAIL:]}"
+    return text.encode(errors="backslashreplace").decode()
 
 
 def outcome_of(wire: dict[str, Any]) -> Outcome:

@@ -19,6 +19,7 @@ from celery import Celery, signals
 from agentq.broker import joins, pools, routing, serializer
 from agentq.broker.batched import Batches, ListFunction, one_at_a_time
 from agentq.broker.context import Context
+from agentq.broker.declared import check_function, check_options, duration, refuse_steps
 from agentq.broker.publisher import Publisher
 from agentq.broker.services import Services
 from agentq.broker.step import Step, kind_of
@@ -62,6 +63,15 @@ class CeleryApp(Celery):  # type: ignore[misc]
         if producer is not None:
             return nullcontext(producer)
         return Publisher(store=self.aq.store, settings=self.aq.settings)
+
+    def task(self, *args: Any, **options: Any) -> Any:
+        """Make an ordinary task, as Celery does.
+
+        Raises:
+            DefinitionError: it is a step already.
+        """
+        refuse_steps(args)
+        return super().task(*args, **options)
 
     def _connection(self, url: str, **options: Any) -> Any:
         """Return a kombu connection; our placeholder URL becomes where the broker is now."""
@@ -214,11 +224,17 @@ class App:
                 (``"thread"`` or ``"cpu"`` for a plain `def`).
 
         Raises:
-            DefinitionError: the pool, lane or kind is unknown, or the name is taken.
+            DefinitionError: an option, the pool, lane or kind is unknown, the name is taken, or
+                the function takes more than one argument.
         """
         if function is not None:
             return self._declare(function)
-        return lambda declared: self._declare(declared, **options)
+
+        def declare(declared: StepFunction) -> Task:
+            check_options(declared, options)
+            return self._declare(declared, **options)
+
+        return declare
 
     def _declare(  # noqa: PLR0913 -- the options of `step`
         self,
@@ -232,6 +248,7 @@ class App:
         backoff: DurationLike = _DEFAULT_BACKOFF,
         kind: str | None = None,
     ) -> Task:
+        check_function(function)
         full = name or self.celery.gen_task_name(function.__name__, function.__module__)
         if pool not in self.settings.pools:
             raise DefinitionError(
@@ -247,9 +264,9 @@ class App:
             kind_of(function, kind),
             pool,
             lane,
-            parse_duration(timeout) if timeout is not None else None,
+            duration(full, "timeout", timeout) if timeout is not None else None,
             retries,
-            parse_duration(backoff),
+            duration(full, "backoff", backoff),
         )
         self.steps[full] = step
         return self.celery.task(  # type: ignore[no-any-return]
@@ -276,6 +293,7 @@ class App:
         batch = self.settings.batch
 
         def declare(function: ListFunction) -> Task:
+            check_options(function, options)
             batches = Batches(
                 name=options.get("name") or function.__name__,
                 function=function,
@@ -299,18 +317,19 @@ class App:
 
         Args:
             args: the task's.
-            ours: header `aq`: names the join of an ordinary chord's body, which may be immutable.
+            ours: header `aq`: names the join that the task is the body of, if it is one.
 
         Raises:
             ChordError: a header task failed.
         """
-        found = joins.referenced(args)
-        join_id = found[1][joins.MARK] if found else (ours or {}).get("join")
-        if join_id is None or (found is None and "flow" in (ours or {})):
+        ours = ours or {}
+        join_id, of_flow = ours.get("join"), "flow" in ours
+        found = joins.referenced(args, join_id) if join_id else None
+        if not join_id or (found is None and of_flow):
             return tuple(args)
         reply = self.store.command("HGETALL", self.store.keys.outcomes(join_id))
         outcomes = joins.read_outcomes(reply)
-        if found and found[1].get("flow"):
+        if of_flow:
             value: Any = outcomes
         else:
             value = joins.values(outcomes, self.celery.backend.exception_to_python)

@@ -22,13 +22,14 @@ from celery.canvas import maybe_signature
 from celery.exceptions import Reject, TaskRevokedError
 from celery.result import GroupResult
 from celery.utils.functional import _regen
-from kombu.utils.encoding import bytes_to_str, ensure_bytes
+from kombu.utils.encoding import bytes_to_str, ensure_bytes, safe_repr
 
 from agentq.broker import joins, outbox, serializer
 from agentq.broker.outbox import Outbox
 from agentq.broker.publisher import active, staging
 from agentq.broker.terms import Terms
 from agentq.errors import BrokerUnavailable
+from agentq.outcome import sendable, text_of
 from agentq.store import calls, effects
 from agentq.store.address import Address, parse
 from agentq.store.client import Store
@@ -196,6 +197,8 @@ class Backend(PlainBackend):
     def _store_result(self, task_id: str, result: Any, state: str, traceback: Any = None,
                       request: Any = None, **_: Any) -> Any:  # fmt: skip
         """Write the result document; the first success stands because completions are fenced."""
+        if isinstance(traceback, str):
+            traceback = sendable(traceback)
         document = self._get_result_meta(
             result=result, state=state, traceback=traceback, request=request
         )
@@ -259,11 +262,20 @@ class Backend(PlainBackend):
         stored = result if isinstance(result, dict) else self.prepare_exception(result)
         return {
             "kind": stored["exc_type"],
-            "message": str(result),
+            "message": text_of(result),
             "task": request.id,
-            "shown": repr(result),
+            "shown": sendable(safe_repr(result)),
             "error": stored,
         }
+
+    def prepare_exception(self, exc: Any, serializer: Any = None) -> Any:
+        """Return what is kept of an exception; long texts are cut, as they are in a run."""
+        stored = super().prepare_exception(exc, serializer)
+        if isinstance(stored, dict):
+            stored["exc_message"] = [
+                sendable(part) if isinstance(part, str) else part for part in stored["exc_message"]
+            ]
+        return stored
 
     PROPAGATE_STATES = states.PROPAGATE_STATES
 

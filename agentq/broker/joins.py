@@ -2,7 +2,8 @@
 
 The reference stands where the list would: `{"$join": id}`. The outcomes are kept by index in
 Redis; no worker reads them all before the body's does. The body's header `aq` names the join too:
-an immutable body has no place for the list, and must still not run where the header failed.
+only what it names is a reference, the like among users' data is data; and an immutable body, which
+has no place for the list, must still not run where the header failed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from agentq.broker.outbox import Outbox
 from agentq.store import effects
 
 MARK = "$join"
-MARK_BYTES = b'{"$join":'
 NESTED = "nested"
 _UNKNOWN_WIDTH = -1
 
@@ -31,10 +31,10 @@ def reference(join_id: str, *, nested: bool) -> dict[str, Any]:
     return {MARK: join_id, NESTED: True} if nested else {MARK: join_id}
 
 
-def referenced(args: Sequence[Any]) -> tuple[int, dict[str, Any]] | None:
-    """Return the place and the reference among *args*."""
+def referenced(args: Sequence[Any], join_id: str) -> tuple[int, dict[str, Any]] | None:
+    """Return the place and the reference to *join_id*, which the message's header names."""
     for place, value in enumerate(args):
-        if isinstance(value, dict) and MARK in value:
+        if isinstance(value, dict) and value.get(MARK) == join_id:
             return place, value
     return None
 

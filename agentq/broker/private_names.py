@@ -104,6 +104,8 @@ NAMES = (
     PrivateName(
         "celery.app.trace:TraceInfo.handle_error_state", "failures end as Celery ends them"
     ),
+    PrivateName("celery.app.trace:info", "Celery's line for a task that ended", ("fmt", "context")),
+    PrivateName("celery.app.trace:LOG_SUCCESS", "its text"),
     PrivateName("celery.app.trace:task_has_custom", "hooks nobody defined cost nothing"),
 )
 """All of them; `_orig_run`, which `autoretry_for` sets on a task, is tested by its behaviour."""

@@ -57,4 +57,9 @@ def sequence_of(part: object) -> Sequence:
     if isinstance(part, Each) or getattr(part, "step", None) is not None:
         return Sequence((part,))  # type: ignore[arg-type]
     name = getattr(part, "__name__", None) or repr(part)
+    if hasattr(part, "apply_async") and hasattr(part, "signature"):
+        raise DefinitionError(
+            f"{name} is a Celery task and no step: declare it with @aq.step instead of "
+            "@app.task before it joins a flow"
+        )
     raise DefinitionError(f"{name} is no step: declare it with @aq.step before it joins a flow")

@@ -8,8 +8,13 @@ makes them models again.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
+from enum import Enum
+from numbers import Real
 from typing import Any
 
 import orjson
@@ -27,6 +32,8 @@ _OPTIONS = (
     # A group of a generator is a list subclass whose own storage is empty: orjson would see none.
     | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
+
+_NEVER_LOST = frozenset({str, int, bool, type(None)})
 
 
 def _default(value: Any) -> Any:  # noqa: C901, PLR0911 -- one line for each type
@@ -63,13 +70,77 @@ def dumps(value: Any) -> bytes:
         InvalidArgument: it holds something that JSON has no form for; the text names it.
     """
     try:
-        return orjson.dumps(value, _default, _OPTIONS)
+        data = orjson.dumps(value, _default, _OPTIONS)
     except (TypeError, orjson.JSONEncodeError) as error:
         raise InvalidArgument(str(error.__cause__ or error)) from error
+    if b"null" in data:
+        refuse_lost(value, data)
+    return data
+
+
+def refuse_lost(value: Any, data: bytes) -> None:
+    """Do nothing where *data*, what JSON made of *value*, has each of its numbers.
+
+    Raises:
+        InvalidArgument: one is NaN or an infinity; the text says where.
+    """
+    if not _may_be_lost(value):
+        return
+    try:
+        written = orjson.loads(data)
+    except orjson.JSONDecodeError as error:  # a model with `ser_json_inf_nan="constants"`
+        raise InvalidArgument(
+            'it holds NaN or Infinity, no JSON: write them as "strings"'
+        ) from error
+    _check_finite(value, written, "value")
+
+
+def _may_be_lost(value: Any) -> bool:
+    """Whether a number became null, or there is something that only `_check_finite` opens.
+
+    Most messages have a null that is none: this is what they pay, 3 us where the check takes 11.
+    """
+    kind = type(value)
+    if kind in _NEVER_LOST:
+        return False
+    if kind is float:
+        return not math.isfinite(value)
+    if kind is dict:
+        return any(map(_may_be_lost, value.values()))
+    return any(map(_may_be_lost, value)) if kind in (list, tuple) else True
+
+
+def _check_finite(value: Any, written: Any, at: str) -> None:
+    if written is None and isinstance(value, Real) and not math.isfinite(value):
+        raise InvalidArgument(
+            f"{at} is {float(value)}, which JSON has no form for: send None or text instead"
+        )
+    if not isinstance(written, dict | list):
+        return
+    opened = _opened(value, written)
+    parts = opened.items() if isinstance(opened, dict) else enumerate(opened)
+    results = written.values() if isinstance(written, dict) else written
+    for (name, part), result in zip(parts, results, strict=False):
+        _check_finite(part, result, f"{at}[{name!r}]")
+
+
+def _opened(value: Any, names: Iterable[str]) -> Any:
+    """Return the list, or the dict of *names*, that *value* was written as."""
+    while not isinstance(value, dict | list | tuple):
+        if is_dataclass(value):  # this, an enum and an array orjson writes without asking
+            return {name: getattr(value, name, None) for name in names}
+        if isinstance(value, Enum):
+            value = value.value
+        else:
+            value = value.tolist() if hasattr(value, "tolist") else _default(value)
+    return value
 
 
 def loads(data: bytes | str | memoryview) -> Any:
-    """Return what JSON *data* holds; kombu's type tags become what they stand for."""
+    """Return what JSON *data* holds; kombu's type tags become what they stand for.
+
+    What only looks like a tag stays the object that it is: it is somebody's data.
+    """
     value = orjson.loads(data)
     tagged = b"__type__" in data if isinstance(data, bytes) else "__type__" in str(data)
     return _untag(value) if tagged else value
@@ -79,7 +150,11 @@ def _untag(value: Any) -> Any:
     if isinstance(value, list):
         return [_untag(item) for item in value]
     if isinstance(value, dict):
-        return object_hook({key: _untag(item) for key, item in value.items()})
+        plain = {key: _untag(item) for key, item in value.items()}
+        try:
+            return object_hook(plain)
+        except Exception:  # noqa: BLE001 -- whatever a decoder says of what is not its own
+            return plain
     return value
 
 

@@ -18,14 +18,16 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from agentq.broker import serializer
+from agentq.broker.declared import asks_for_context
 from agentq.errors import DefinitionError, InvalidArgument, InvalidResult
 from agentq.outcome import outcome_of
 
 Kind = Literal["async", "thread", "cpu"]
 
 _UNTYPED = (Any, list, list[Any])
-_SHOWN = 80  # characters of a refused value
 """Annotations that say nothing of a fan-in's members: they come as `Ok` and `Err`."""
+
+_SHOWN = 80  # characters of a refused value
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,22 @@ class Step:
     def _annotation(self) -> Any:
         return self._hints.get(self._parameters[int(self.takes_context)].name, Any)
 
+    @property
+    def argument_type(self) -> Any:
+        """Return the argument's annotation, `Any` where there is none, or none that resolves."""
+        try:
+            return self._annotation if self.takes_argument else Any
+        except (DefinitionError, TypeError):
+            return Any
+
+    @property
+    def result_type(self) -> Any:
+        """Return the result's annotation, `Any` as above."""
+        try:
+            return self._hints.get("return", Any)
+        except (DefinitionError, TypeError):
+            return Any
+
     @cached_property
     def result_adapter(self) -> TypeAdapter[Any] | None:
         """Return what checks and writes the result, None where it is not annotated."""
@@ -100,20 +118,25 @@ class Step:
         try:
             return self._argument.validate_python(value)
         except ValidationError as error:
-            raise InvalidArgument(f"step {self.name!r} was given {_summary(error)}") from error
+            hint = "; after each() annotate list[Ok[T] | Err]" if outcomes else ""
+            raise InvalidArgument(
+                f"step {self.name!r} takes {_summary(error, 'was given')}{hint}"
+            ) from error
 
     def encode_argument(self, value: Any) -> bytes:
         """Return a caller's argument as JSON, checked against the annotation.
 
         Raises:
-            InvalidArgument: the annotation forbids it.
+            InvalidArgument: the annotation forbids it, or JSON has no form for it.
         """
-        if self._argument is None:
-            return serializer.dumps(value)
         try:
-            return self._argument.dump_json(self._argument.validate_python(value))
+            return _written(self._argument, value)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"step {self.name!r} was given: {error}") from error
         except (ValidationError, PydanticSerializationError) as error:
-            raise InvalidArgument(f"step {self.name!r} was given {_summary(error)}") from error
+            raise InvalidArgument(
+                f"step {self.name!r} takes {_summary(error, 'was given')}"
+            ) from error
 
     def encode(self, value: Any) -> bytes:
         """Return the step's result as JSON, checked against the annotation.
@@ -122,35 +145,46 @@ class Step:
             InvalidResult: the annotation forbids it, or JSON has no form for it.
         """
         try:
-            if self.result_adapter is None:
-                return serializer.dumps(value)
-            return self.result_adapter.dump_json(self.result_adapter.validate_python(value))
+            return _written(self.result_adapter, value)
         except (ValidationError, PydanticSerializationError, InvalidArgument) as error:
-            raise InvalidResult(f"step {self.name!r} returned {_summary(error)}") from error
+            if inspect.iscoroutine(value):
+                value.close()  # else Python warns once more that it was never awaited
+                raise InvalidResult(
+                    f"step {self.name!r} returned a coroutine: did you forget await?"
+                ) from error
+            if not isinstance(error, ValidationError):
+                raise InvalidResult(f"step {self.name!r} returned: {error}") from error
+            raise InvalidResult(
+                f"step {self.name!r} returns {_summary(error, 'returned')}"
+            ) from error
 
     def plain(self, value: Any) -> Any:
         """Return the step's result as JSON values, checked; for Celery's own tracer."""
         return orjson.loads(self.encode(value))
 
 
-def _summary(error: Exception) -> str:
+def _written(adapter: TypeAdapter[Any] | None, value: Any) -> bytes:
+    """Return *value* as JSON, checked by *adapter* where there is one."""
+    if adapter is None:
+        return serializer.dumps(value)
+    checked = adapter.validate_python(value)
+    data = adapter.dump_json(checked)
+    # What a number that is not finite is written as, by default or by the model's own choice.
+    if b"null" in data or b"NaN" in data or b"Infinity" in data:
+        serializer.refuse_lost(adapter.dump_python(checked, mode="json"), data)
+    return data
+
+
+def _summary(error: Exception, verb: str) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or "a value"
+    place = "".join(f"{part}." for part in first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     shown = repr(first["input"])
     shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
-    return f"{error.title}: {place}: {first['msg']}, got {shown}{more}"
-
-
-def _asks_for_context(function: Callable[..., Any]) -> bool:
-    """Whether the first parameter is annotated `Context`, as it stands there: unresolved."""
-    for parameter in inspect.signature(function).parameters.values():
-        annotation = parameter.annotation
-        name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-        return name.rpartition(".")[2] == "Context"
-    return False
+    at = f"{place[:-1]}: " if place else ""
+    return f"{error.title}: {at}{first['msg']}, {verb} {shown}{more}"
 
 
 def kind_of(function: Callable[..., Any], kind: str | None) -> Kind:
@@ -166,7 +200,7 @@ def kind_of(function: Callable[..., Any], kind: str | None) -> Kind:
         raise DefinitionError(
             f'step {function.__name__!r} is async: kind="{kind}" needs a plain def'
         )
-    if kind == "cpu" and _asks_for_context(function):
+    if kind == "cpu" and asks_for_context(function):
         raise DefinitionError(
             f'step {function.__name__!r}: kind="cpu" runs in another process, where there is no '
             'Context: drop that parameter, or use kind="thread"'

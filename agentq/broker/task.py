@@ -35,6 +35,13 @@ def run_coroutine(coroutine: Any) -> Any:
     return runner.run(coroutine)
 
 
+_OF_FLOWS = frozenset({"submit", "asubmit", "submit_many"})
+
+CALLED = "_aq_called"
+"""Set on a request once its tracer has called the task: what calls it then, while it runs, is user
+code (or an errback that is the same task), and calls it directly."""
+
+
 class Task(CeleryTask):  # type: ignore[misc]
     """What `@app.task` and `@aq.step` make."""
 
@@ -45,9 +52,11 @@ class Task(CeleryTask):  # type: ignore[misc]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task: called by Celery's tracer, or directly by its author."""
-        if self.request.called_directly:
+        request = self.request
+        if request.called_directly or request.__dict__.get(CALLED):
             return self.run(*args, **kwargs)
-        resolved = self.app.resolve_joins(args, getattr(self.request, "aq", None))
+        request.__dict__[CALLED] = True
+        resolved = self.app.resolve_joins(args, getattr(request, "aq", None))
         if self.step is not None:
             return self.app.run_step(self, resolved)
         result = self.run(*resolved, **kwargs)
@@ -85,6 +94,13 @@ class Task(CeleryTask):  # type: ignore[misc]
         except Ignore:
             self.backend.settle(request)
             raise
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what to do where a step is taken for a flow; only called for what is not there."""
+        hint = ""
+        if name in _OF_FLOWS and self.step is not None:
+            hint = f': make a flow of it, aq.flow("name", step).{name}(...)'
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}{hint}")
 
     def __rshift__(self, other: Part) -> Sequence:
         """Return this step, followed by *other*."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from celery import current_app
 from kombu import Connection
 from kombu.transport import redis as kombu_redis
 
@@ -53,6 +54,8 @@ class Transport(kombu_redis.Transport):  # type: ignore[misc]
 
 def _address_of(client: Connection) -> Address:
     url = client.hostname
+    if url == f"{SCHEME}://" and (app := getattr(current_app, "aq", None)) is not None:
+        return app.address  # type: ignore[no-any-return]  # the configuration's placeholder
     if client.uri_prefix:
         url = f"{client.uri_prefix}+{url}"
     return parse(url)

@@ -16,6 +16,9 @@ def cancel(
 ) -> None:
     """Cancel a run: what waits is not started, what runs is stopped, its result refused.
 
+    A plain def that runs in a thread can not be interrupted, by this or by a deadline: its result
+    is refused, and its thread stays used until it returns.
+
     Example: agentq cancel 1f6c0d9a4b3e4c6f8a7d5e2b1c0f9e8d
     """
     from agentq.ops.application import any_app

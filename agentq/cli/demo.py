@@ -34,6 +34,9 @@ def demo(
     dashboard: Annotated[
         bool, typer.Option("--dashboard/--no-dashboard", help="Also Flower.")
     ] = True,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget the notes of earlier runs: read all again.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Answer a question over real documents with real models: plan, read in parallel, review.
@@ -50,12 +53,12 @@ def demo(
     from agentq.ops.demo import Question, ask, installation
 
     console = Console(stderr=as_json, highlight=False)
-    asked = Question(text=question, docs=docs)
+    asked = Question(text=question, docs=docs, fresh=fresh)
 
     def say(line: str) -> None:
         console.print(line, style="dim", markup=False, soft_wrap=True)
 
-    with ending_in_order():
+    with ending_in_order():  # noqa: SIM117 -- two, so that the order of their ends shows
         with installation(asked, say=say, dashboard=dashboard) as up:
             outcome = _with_progress(console, lambda seen: ask(asked, up=up, on_event=seen))
             if as_json:
@@ -66,7 +69,8 @@ def demo(
                 console.print(f"Missing: {line}", style="yellow", markup=False)
             if not once:
                 _stay(console, up)
-        console.print("Ended; nothing is left running.", style="dim")
+    # Behind the block: Ctrl-C leaves it, after all has ended.
+    console.print("Ended; nothing is left running.", style="dim")
 
 
 def _stay(console: Console, up: Up) -> None:

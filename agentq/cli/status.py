@@ -89,6 +89,7 @@ def _print_cell(console: Console, found: CellStatus) -> None:
     newest = sum(found.runs.values())
     of = f" (the newest {newest} of {found.runs_known})" if found.runs_known > newest else ""
     console.print(f"[bold]Runs[/bold] {runs or 'none'}{of}")
+    _print_recent(console, found)
 
 
 def _print_queues(console: Console, found: CellStatus) -> None:
@@ -148,6 +149,20 @@ def _print_workers(console: Console, found: CellStatus) -> None:
     for worker in skewed:
         off = f"{abs(worker.skew_ms) / 1000:.0f} s {'ahead of' if worker.skew_ms > 0 else 'behind'}"
         console.print(f"  [yellow]clock[/yellow] of {worker.name}: {off} the broker's")
+
+
+def _print_recent(console: Console, found: CellStatus) -> None:
+    from rich.markup import escape
+
+    from agentq.cli.show_run import seconds
+    from agentq.cli.tables import plain_table
+
+    if not found.recent:
+        return
+    table = plain_table("run", "flow", "state", ">age")
+    for run in found.recent:
+        table.add_row(run.id, escape(run.flow), _coloured(run.state), seconds(run.age_ms))
+    console.print(table)
 
 
 def _coloured(state: str) -> str:

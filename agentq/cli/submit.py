@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from agentq.runs.handle import RunHandle
 
 
+_INTERRUPTED = 130
+
+
 def submit(
     flow: Annotated[str, typer.Argument(help="The flow's name in your app.")],
     argument: Annotated[
@@ -35,6 +38,9 @@ def submit(
 ) -> None:
     """Submit a run and print its id; with --wait its result.
 
+    A key is one run for each flow and tenant, whatever the argument, for as long as runs are kept
+    (runs.keep). Ctrl-C ends the waiting, not the run.
+
     Example: agentq submit research '{"question": "what is new?"}' --deadline 2m --wait
     """
     from agentq.clock import parse_duration
@@ -52,12 +58,25 @@ def submit(
         .submit(value, key=key, deadline=deadline, priority=priority, tenant=tenant)
     )
     if wait:
-        _print_result(run, as_json=as_json)
+        if run.duplicate:
+            typer.echo(f"run {run.id} existed already: the same key", err=True)
+        try:
+            _print_result(run, as_json=as_json)
+        except KeyboardInterrupt:
+            typer.echo(f"run {run.id} goes on; {_commands(run.id, app)}", err=True)
+            raise typer.Exit(_INTERRUPTED) from None
     elif as_json:
         _print({"run": run.id, "duplicate": run.duplicate})
     else:
         again = " (the same key: it exists already)" if run.duplicate else ""
         typer.echo(f"{run.id}{again}")
+        if sys.stdout.isatty():
+            typer.echo(_commands(run.id, app), err=True)
+
+
+def _commands(run: str, app: str | None) -> str:
+    named = f" -A {app}" if app else ""
+    return ", ".join(f"agentq {command} {run}{named}" for command in ("status", "events", "cancel"))
 
 
 def _value(argument: str | None) -> Any:

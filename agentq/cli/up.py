@@ -21,6 +21,10 @@ def up(
     dashboard: Annotated[
         bool, typer.Option("--dashboard/--no-dashboard", help="Also Flower.")
     ] = True,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", help="Flower's. Default: dashboard.port; 0 takes any free one."),
+    ] = None,
 ) -> None:
     """Start the embedded broker, a worker for each pool's process, and Flower; Ctrl-C ends all.
 
@@ -42,7 +46,11 @@ def up(
             known = ", ".join(sorted(settings.pools))
             raise SettingsError(f"pool {name!r} is not in the settings ({known})")
     parts = Parts(
-        app=named, pools=tuple(pool or settings.pools), models=models, dashboard=dashboard
+        app=named,
+        pools=tuple(pool or settings.pools),
+        models=models,
+        dashboard=dashboard,
+        dashboard_port=port,
     )
     with ending_in_order(), Up(settings=settings, parts=parts, say=typer.echo) as running:
         typer.echo("up; Ctrl-C ends it")

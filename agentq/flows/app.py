@@ -13,11 +13,12 @@ from agentq.broker.app import App, milliseconds
 from agentq.broker.sequence import Part, sequence_of
 from agentq.broker.serializer import loads
 from agentq.errors import DefinitionError, UnknownFlow
+from agentq.flows import fitting
 from agentq.flows.compiler import Compiler, Place
 from agentq.flows.flow import Flow
 from agentq.flows.graph import COLLECT, graph_of
 from agentq.flows.pressure import Paced, Pressure
-from agentq.outcome import Err, Outcome
+from agentq.outcome import Err, Outcome, text_of
 from agentq.runs.handle import RunHandle
 from agentq.settings import Settings
 from agentq.store.calls import Load
@@ -77,17 +78,20 @@ class AgentQ(App):
                 needs more of either fails with `RunTooLarge`.
 
         Raises:
-            DefinitionError: the name is taken, a part is no step, or it begins with `each`.
+            DefinitionError: the name is taken, a part is no step or can not take what the one
+                before it gives, or it begins with `each`.
         """
         if name in self.flows:
             raise DefinitionError(f"flow {name!r} is declared twice")
         if any(budget is not None and budget < 1 for budget in (max_members, max_bytes)):
             raise DefinitionError(f"flow {name!r}: a budget must be positive")
-        graph = graph_of(name, sequence_of(part))
+        sequence = sequence_of(part)
+        graph = graph_of(name, sequence)
         graph = replace(graph, max_members=max_members, max_bytes=max_bytes)
         for step in graph.steps():
             if step not in self.steps:
                 raise DefinitionError(f"flow {name!r}: step {step!r} belongs to another app")
+        fitting.check(name, sequence)
         self.flows[name] = Flow(app=self, graph=graph)
         return self.flows[name]
 
@@ -182,6 +186,6 @@ class AgentQ(App):
             outcome = dumps(result)
         else:
             outcome = Err(
-                type(result).__name__, str(result), request.task, attempts=request.retries + 1
+                type(result).__name__, text_of(result), request.task, attempts=request.retries + 1
             )
         self.compiler.ended(self.get_flow(place.flow).graph, place, outcome, box)

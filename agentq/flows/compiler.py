@@ -147,7 +147,7 @@ class Compiler:
         body_node, first = graph.nodes[node.next], graph.nodes[node.first]
         assert isinstance(body_node, StepNode)  # noqa: S101 -- `graph_of` puts steps there
         assert isinstance(first, StepNode)  # noqa: S101
-        reference = orjson.dumps({joins.MARK: join, "flow": True})
+        reference = orjson.dumps(joins.reference(join, nested=False))
         body = self._message(body_node, place, reference, join=join)
         chord = orjson.dumps({"task": body_node.step, "options": {"task_id": body.id}})
         members = [

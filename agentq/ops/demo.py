@@ -44,6 +44,8 @@ class Question:
 
     text: str | None = None
     docs: Path | None = None
+    fresh: bool = False
+    """Whether the notes of earlier runs are forgotten first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +168,10 @@ def _research() -> ModuleType:
 
 
 def _brief(research: ModuleType, question: Question) -> Any:
-    fields: dict[str, Any] = {"memory": str(default_data_dir() / "research")}
+    memory = default_data_dir() / "research"
+    if question.fresh:
+        shutil.rmtree(memory / "notes", ignore_errors=True)
+    fields: dict[str, Any] = {"memory": str(memory)}
     if question.text is not None:
         fields["question"] = question.text
     if question.docs is not None:

@@ -15,6 +15,7 @@ from agentq.store.client import Store
 
 RUNS_COUNTED = 10_000
 """The newest runs, whose states are counted."""
+RUNS_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,17 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recent:
+    """One of the newest runs."""
+
+    id: str
+    flow: str
+    state: str
+    age_ms: int
+    """Since it was submitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellStatus:
     """A cell at one moment."""
 
@@ -90,6 +102,8 @@ class CellStatus:
     runs: dict[str, int]
     """State -> how many of the newest `RUNS_COUNTED` runs."""
     runs_known: int
+    recent: tuple[Recent, ...]
+    """The newest first."""
 
 
 def read_status(store: Store) -> CellStatus:
@@ -123,6 +137,7 @@ def read_status(store: Store) -> CellStatus:
         workers=_workers(store, _scored(workers), now_ms),
         runs=_runs(store, [run.decode() for run in newest]),
         runs_known=known,
+        recent=_recent(store, [run.decode() for run in newest[:RUNS_LISTED]], now_ms),
     )
 
 
@@ -225,6 +240,8 @@ def _workers(store: Store, leases: list[tuple[bytes, float]], now_ms: int) -> tu
     found = []
     for name, report, (_, until) in zip(names, reports, leases, strict=True):
         said = orjson.loads(report) if isinstance(report, bytes) else {}
+        if not said.get("pools"):
+            continue  # Flower, `celery events`: they hold a lease and take no work
         worker = Worker(
             name=said.get("hostname", name.partition("#")[0]),
             pools=tuple(said.get("pools", ())),
@@ -244,6 +261,17 @@ def _runs(store: Store, runs: list[str]) -> dict[str, int]:
     states = store.pipeline([("HGET", store.keys.run(run), "state") for run in runs])
     counted = Counter(state.decode() for state in states if isinstance(state, bytes))
     return {state.value: counted[state.value] for state in RunState if counted[state.value]}
+
+
+def _recent(store: Store, runs: list[str], now_ms: int) -> tuple[Recent, ...]:
+    records = store.pipeline([("HGETALL", store.keys.run(run)) for run in runs])
+    found = []
+    for run, record in zip(runs, records, strict=True):
+        if fields := _pairs(record):
+            flow = orjson.loads(fields.get("record") or b"{}").get("flow", "")
+            age = max(0, now_ms - int(fields["at"]))
+            found.append(Recent(id=run, flow=flow, state=fields["state"], age_ms=age))
+    return tuple(found)
 
 
 # -- replies come as lists or maps, by protocol version and client --------------------------------

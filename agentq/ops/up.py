@@ -128,7 +128,7 @@ class Up:
             raise AddressInUse(
                 f"agentq up already runs on {data_dir} (process {owner}): end it, set another "
                 "embedded.data_dir, or start one more worker beside it: "
-                "agentq worker --pool shared --index 1"
+                f"agentq worker --pool shared --index 1 -A {self._parts.app or 'MODULE:NAME'}"
             )
         self._server = server
         self._running.callback(server.stop)

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from agentq.clock import DurationLike, parse_duration
+from agentq.clock import DurationLike, format_duration, parse_duration
 from agentq.errors import (
     BrokerUnavailable,
     DeadlineExceeded,
@@ -51,7 +51,7 @@ class RunHandle:
         """Keep the parts; nothing is asked yet."""
         self.id = run_id
         self.duplicate = duplicate
-        """Whether the run existed already when it was submitted."""
+        """Whether the run existed already when it was submitted: the same key."""
         self.fill = load.fill if load else None
         """How full the queue was, 0-1, by the worst of its caps; None where nothing was put in."""
         self.expected_wait = load.expected_wait if load else None
@@ -93,7 +93,7 @@ class RunHandle:
         while not status.state.ended:
             left = until - time.monotonic()
             if left <= 0:
-                raise WaitTimeout(f"run {self.id} had not ended after {limit}; it goes on")
+                raise self._waited(limit)
             events = self._read(last, min(self._block_ms, int(left * 1000) + 1))
             if events:
                 last = events[-1].id
@@ -144,7 +144,7 @@ class RunHandle:
         while not status.state.ended:
             left = until - time.monotonic()
             if left <= 0:
-                raise WaitTimeout(f"run {self.id} had not ended after {limit}; it goes on")
+                raise self._waited(limit)
             events = await self._aread(last, min(self._block_ms, int(left * 1000) + 1))
             if events:
                 last = events[-1].id
@@ -169,6 +169,11 @@ class RunHandle:
         return self._cancelled(await self._async_store().call(self._cancel_call()))
 
     # -- both -------------------------------------------------------------------------------------
+
+    def _waited(self, limit: timedelta) -> WaitTimeout:
+        return WaitTimeout(
+            f"run {self.id} had not ended after {format_duration(limit)}; it goes on"
+        )
 
     def _read(self, after: str, block_ms: int) -> list[RunEvent]:
         return _events(self._store.command(*self._xread(after, block_ms)))

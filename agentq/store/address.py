@@ -4,7 +4,7 @@ The forms::
 
     agentq://[user[:password]@]host[:port][/db][?cell=main]
     agentq+tls://...      the same over TLS (?ssl_ca_certs=FILE&ssl_certfile=F&ssl_keyfile=F)
-    agentq+unix:///path/to.sock[?db=0&cell=main]
+    agentq+unix://[[user]:password@]/path/to.sock[?db=0&cell=main]
     agentq+sentinel://host[:port][,host[:port]..]/service[?db=0&cell=main]
 """
 
@@ -74,19 +74,21 @@ def parse(url: str, *, cell: str = "main") -> Address:
 
 
 def _parse(scheme: str, rest: str, cell: str) -> Address:
-    parts = urlsplit(f"//{rest}" if scheme != "agentq+unix" else rest)
+    parts = urlsplit(f"//{rest}")
     options = dict(parse_qsl(parts.query))
     cell = options.pop("cell", cell)
     db = int(options.pop("db", options.pop("virtual_host", "0")))
     tls = tuple((key, options.pop(key)) for key in sorted(options) if key.startswith("ssl_"))
     if options:
         raise ValueError(f"option {next(iter(options))!r} is unknown")
-    if scheme == "agentq+unix":
-        if not parts.path:
-            raise ValueError("the socket's path is missing")
-        return Address(scheme, cell, path=unquote(parts.path), db=db)
     login, _, hostlist = parts.netloc.rpartition("@")
-    username, _, password = login.partition(":")
+    username, _, password = (unquote(part) or None for part in login.partition(":"))
+    if scheme == "agentq+unix":
+        if hostlist or not parts.path:
+            raise ValueError("the socket's path is missing: agentq+unix:///path/to.sock")
+        return Address(
+            scheme, cell, path=unquote(parts.path), db=db, username=username, password=password
+        )
     sentinel = scheme == "agentq+sentinel"
     hosts = tuple(_host(item, sentinel=sentinel) for item in hostlist.split(",") if item)
     if not hosts:
@@ -102,8 +104,8 @@ def _parse(scheme: str, rest: str, cell: str) -> Address:
         hosts=hosts,
         service=service,
         db=db,
-        username=unquote(username) or None,
-        password=unquote(password) or None,
+        username=username,
+        password=password,
         tls=tls,
     )
 

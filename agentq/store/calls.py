@@ -104,6 +104,7 @@ HANDS_BACK = (FAIL, PARK)
 """Both take lane, stream and entry behind the prefix."""
 HANDED_BACK = 250
 """What one call of `reap` or `release` hands back at most; so many mean: call again."""
+_AFTER_AT = 7
 _COMPLETE_AT = 4
 """Where the arguments of a call begin: behind FCALL, the function, the number of keys, the key."""
 
@@ -230,6 +231,12 @@ def fail(  # noqa: PLR0913 -- the function's arguments, one for one
 def died(prefix: str, lane: str, stream: Arg, entry: Arg, *, limit: int, keep_ms: int) -> Call:
     """Hand a delivery out again whose process died: charged, given up after *limit* attempts."""
     return ("FCALL", FAIL, 1, prefix, lane, stream, entry, keep_ms, -limit)
+
+
+def delay_of(call: Call) -> int:
+    """Return after how many ms *call* hands a delivery out again; 0: at once, or not at all."""
+    failed = call[1] == FAIL and int(call[_AFTER_AT + 1]) >= 0  # below 0: see `died`
+    return int(call[_AFTER_AT]) if failed else 0
 
 
 def renew(prefix: str, worker: str, lease_ms: int, *, first: bool, report: bytes) -> Call:

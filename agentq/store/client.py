@@ -20,7 +20,7 @@ import redis.asyncio
 import redis.exceptions
 from hiredis import pack_command
 
-from agentq.clock import wall_ms
+from agentq.clock import format_duration, wall_ms
 from agentq.errors import BrokerUnavailable
 from agentq.store import library, skew
 from agentq.store.address import Address, connect, connect_async
@@ -38,6 +38,10 @@ _PASSING = ("MISCONF", "UNBLOCKED", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "
 on blocking (it has become a replica), reach enough replicas, run a function beside a slow one."""
 
 
+_SUBMITTING = ("aq1_enqueue", "aq1_open")
+
+_CLOSED = "unable to perform operation on"
+"""How uvloop answers who writes to a connection that the other side has just closed."""
 _CUT_SHOWS_S = 0.5
 """A connection that was cut while nobody used it fails at its first use."""
 
@@ -58,25 +62,44 @@ def _translated(address: Address, timeout: timedelta | None, what: str) -> Itera
     try:
         yield
     except _UNREACHABLE as error:
-        limit = f" within {timeout.total_seconds():g} s" if timeout else ""
-        raise BrokerUnavailable(
-            f"{what}: the broker at {address} did not answer{limit}: {error}; "
-            "the same call with the same id is safe to repeat"
-        ) from error
+        raise BrokerUnavailable(_unreachable(address, timeout, what, error)) from error
     except redis.exceptions.OutOfMemoryError as error:
         raise BrokerUnavailable(
-            f"{what}: the broker at {address} is full (maxmemory) and accepts no new work"
+            f"the broker at {address} is full (maxmemory) and accepts no new work"
         ) from error
     except redis.exceptions.ReadOnlyError as error:
         raise BrokerUnavailable(
-            f"{what}: the broker at {address} is a replica and takes no writes"
+            f"the broker at {address} is a replica and takes no writes"
         ) from error
     except redis.exceptions.ResponseError as error:
         if not str(error).startswith(_PASSING):
             raise
-        raise BrokerUnavailable(
-            f"{what}: the broker at {address} can not serve now: {error}"
-        ) from error
+        raise BrokerUnavailable(f"the broker at {address} can not serve now: {error}") from error
+    except RuntimeError as error:
+        if not str(error).startswith(_CLOSED):
+            raise
+        raise BrokerUnavailable(f"the link to {address} was cut: {error}") from error
+
+
+def _unreachable(
+    address: Address, timeout: timedelta | None, what: str, error: BaseException
+) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectionRefusedError | FileNotFoundError):
+            return (
+                f"nothing listens at {address}: start it, or unset broker.url to use the embedded "
+                "server of `agentq up`"
+            )
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
+        limit = f" within {format_duration(timeout)}" if timeout else ""
+        text = f"the broker at {address} did not answer{limit}"
+    else:
+        text = f"the broker at {address} can not be reached: {error}"
+    if what in _SUBMITTING:
+        text += "; it may have taken the work all the same: the same key or task id is taken once"
+    return text
 
 
 def _answers(replies: list[Any]) -> list[Any]:

@@ -9,8 +9,6 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from agentq.errors import BrokerUnavailable
-
 if TYPE_CHECKING:
     from agentq.store.calls import Call
     from agentq.store.client import AsyncStore
@@ -46,7 +44,7 @@ class Multiplexer:
             batch = [self._waiting.popleft() for _ in range(min(_MOST, len(self._waiting)))]
             try:
                 replies = await self.store.pipeline([call for call, _ in batch])
-            except BrokerUnavailable as error:
+            except Exception as error:  # noqa: BLE001 -- each caller gets it; nobody waits for ever
                 replies = [error] * len(batch)
             for (_, future), reply in zip(batch, replies, strict=True):
                 if future.done():

@@ -51,6 +51,9 @@ def shortest(*limits: timedelta | None) -> timedelta | None:
     return min(known) if known else None
 
 
+_CLOCK_WAS_SET_MS = 2000.0
+
+
 @dataclass(slots=True)
 class BrokerClock:
     """Redis' clock, carried on by this process' monotonic one between answers."""
@@ -59,8 +62,17 @@ class BrokerClock:
     known: bool = False
 
     def learn(self, broker_ms: int, monotonic_s: float) -> None:
-        """Note an answer's time."""
-        self.offset_ms = broker_ms - monotonic_s * 1000
+        """Note an answer's time.
+
+        An answer comes late, never early, so the fastest one is nearest to the truth: a slower one
+        pulls back by a hundredth only, and one that is off by seconds is a clock that was set.
+        """
+        offset_ms = broker_ms - monotonic_s * 1000
+        behind = self.offset_ms - offset_ms
+        if not self.known or behind < 0 or behind > _CLOCK_WAS_SET_MS:
+            self.offset_ms = offset_ms
+        else:
+            self.offset_ms -= behind / 100
         self.known = True
 
     def now_ms(self, monotonic_s: float) -> int:

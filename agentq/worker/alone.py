@@ -175,6 +175,8 @@ class _Child:
     def _load(self) -> AgentQ:
         """Import the app and do to it what Celery does in a prefork child."""
         job = self._job
+        if (folder := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, folder)  # where Celery looks for the app too
         for name in job.modules:
             import_module(name)
         found: Any = getattr(import_module(job.module), job.attribute)

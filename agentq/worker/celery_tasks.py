@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
 from celery import canvas, signals, states
+from celery.app import trace
 from celery.app.task import Context as Request
 from celery.app.task import get_actual_ignore_result
 from celery.app.trace import TraceInfo, build_tracer, task_has_custom
@@ -29,14 +30,16 @@ from celery.exceptions import (
     TaskRevokedError,
     TimeLimitExceeded,
 )
+from celery.utils.saferepr import saferepr
 from celery.worker import state as worker_state
 
 from agentq.broker import outbox
-from agentq.errors import WorkerLost
+from agentq.broker.task import CALLED
+from agentq.errors import StepAborted, WorkerLost
 from agentq.worker.again import Again
+from agentq.worker.contained import contained
 from agentq.worker.delivery import Delivery, dead_letter
 from agentq.worker.requests import entered, request_of
-from agentq.worker.steps import contained
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,16 +93,20 @@ class _CeleryTasks:
 
     def end_lost(self, delivery: Delivery) -> None:
         """Fail a task whose workers died too often while they ran it, without running it again."""
-        request = self._request(delivery)
-        ignore = get_actual_ignore_result(delivery.task, request)
         error = WorkerLost(f"its worker died {delivery.attempts} times while it ran")
+        self._fail(delivery, self._request(delivery), error)
+        delivery.outbox.effects.append(dead_letter(delivery, str(error)))
+
+    def _fail(self, delivery: Delivery, request: Request, error: Exception) -> None:
+        """Fail a task for something that it did not raise itself."""
+        ignore = get_actual_ignore_result(delivery.task, request)
+        delivery.outbox.effects.clear()
         with outbox.scope(delivery.outbox):
             delivery.task.backend.mark_as_failure(
                 delivery.id, error, request=request, store_result=not ignore
             )
-        delivery.outbox.effects.append(dead_letter(delivery, str(error)))
         self._parts.events.failed(delivery, error)
-        logger.error("%s[%s]: %s; given up", delivery.task.name, delivery.id, error)
+        logger.error("%s[%s]: %s", delivery.task.name, delivery.id, error)
 
     def _request(self, delivery: Delivery) -> Request:
         args, kwargs, embed = delivery.arguments()
@@ -134,9 +141,13 @@ class ThreadTasks(_CeleryTasks):
             task.__trace__ = build_tracer(
                 task.name, task, hostname=self._parts.hostname, app=task.app
             )
-        _, info, runtime, shown = await self._parts.threads.run(
-            context.run, task.__trace__, delivery.id, args, kwargs, request
-        )
+        try:
+            _, info, runtime, shown = await self._parts.threads.run(
+                context.run, task.__trace__, delivery.id, args, kwargs, request
+            )
+        except StepAborted as error:  # Celery's tracer lets pass what would end its process
+            self._fail(delivery, Request(request), error)
+            return None
         return self._ended(delivery, info, shown, runtime or time.monotonic() - began)
 
     def _ended(self, delivery: Delivery, info: Any, shown: Any, runtime: float) -> Again | None:
@@ -164,6 +175,7 @@ class AsyncTasks(_CeleryTasks):
         """Run one; what it ended with is in its outbox."""
         args, kwargs, embed = delivery.arguments()
         request = Request(request_of(delivery, args, kwargs, embed, self._parts.hostname))
+        request.__dict__[CALLED] = True
         task = delivery.task
         with entered(task, lambda: request), outbox.scope(delivery.outbox):
             try:
@@ -275,6 +287,10 @@ class AsyncTasks(_CeleryTasks):
         if signals.task_success.receivers:
             signals.task_success.send(sender=task, result=value, runtime=runtime)
         self._parts.events.succeeded(delivery, repr(value)[:200].encode(), runtime)
+        if trace.logger.isEnabledFor(logging.INFO):
+            shown = saferepr(value, task.resultrepr_maxsize)
+            told = {"id": delivery.id, "name": task.name, "return_value": shown, "runtime": runtime}
+            trace.info(trace.LOG_SUCCESS, told)  # the line of a `def` task
 
     def _publish_followers(self, delivery: Delivery, request: Request, value: Any) -> None:
         """Publish callbacks and the next link of the chain, as Celery's tracer does."""

@@ -61,6 +61,11 @@ class Delivery:
         return self.stream + b"|" + self.entry
 
     @property
+    def ready_ms(self) -> int:
+        """Return when it entered its lane: the Unix ms that its entry id begins with."""
+        return int(self.entry.partition(b"-")[0])
+
+    @property
     def attempt(self) -> int:
         """Return which attempt this is, 1 the first."""
         return self.attempts + self.suspected + self.retries + 1

@@ -169,7 +169,7 @@ class Hands:
         for task in tasks:
             task.cancel()
         if tasks:
-            logger.warning("handing back %d steps", len(tasks))
+            logger.warning("steps handed back, as they did not end in time: %d", len(tasks))
             await asyncio.wait(tasks, timeout=within)
 
     def _begin(self, delivery: Delivery, alone: list[Any] | None = None) -> None:
@@ -202,7 +202,7 @@ class Hands:
                 delivery.id, error, delivery.attempts + 1, self._limit,
             )  # fmt: skip
             ending = [self._charged(delivery)]
-        except Exception:
+        except BaseException:
             logger.exception("%s[%s]: internal error", delivery.task.name, delivery.id)
             ending = [self._charged(delivery)]
         finally:

@@ -29,15 +29,16 @@ class JoinReader:
             BrokerUnavailable: no answer in time.
         """
         ours = delivery.envelope.ours
-        if joins.MARK_BYTES not in delivery.body:
-            if ours.get("join") and "flow" not in ours:
-                await self._all(delivery, args)  # an immutable body: only whether all went well
+        join_id = ours.get("join")
+        if not join_id:
             return args
-        found = joins.referenced(args)
-        if found is None or not found[1].get("flow"):
+        if "flow" not in ours:
             return await self._all(delivery, args)
-        place, mark = found
-        key = self._cell.store.keys.outcomes(mark[joins.MARK])
+        found = joins.referenced(args, join_id)
+        if found is None:
+            return args
+        place, _ = found
+        key = self._cell.store.keys.outcomes(join_id)
         outcomes = joins.read_outcomes(await self._cell.call(("HGETALL", key)))
         return [*args[:place], outcomes, *args[place + 1 :]]
 

@@ -36,9 +36,9 @@ class Lease:
         hang_timeout: timedelta,
         clock: BrokerClock,
         report: Callable[[], bytes],
-        on_lost: Callable[[], None],
+        on_lost: Callable[[str], None],
     ) -> None:
-        """Keep the parts; *on_lost* is called from the thread when the lease was reaped."""
+        """Keep the parts; *on_lost* is called with *worker*, from the thread, once it is reaped."""
         self.worker = worker
         self._store = store
         self._lease_ms = int(lease.total_seconds() * 1000)
@@ -97,7 +97,7 @@ class Lease:
             logger.debug("lease not renewed: %s", error)
             return True
         if not held:
-            self._on_lost()
+            self._on_lost(self.worker)
         return held
 
     def _run(self) -> None:

@@ -49,6 +49,7 @@ from agentq.worker.suspects import Suspects
 from agentq.worker.sweeper import Sweeper
 from agentq.worker.threads import Threads
 from agentq.worker.waker import Waker
+from agentq.worker.watch import LoopWatch
 
 if TYPE_CHECKING:
     from agentq.flows.app import AgentQ
@@ -137,6 +138,7 @@ class Loop:
         self._sidecar.start()
         await self._warm()
         services = self._start_services()
+        self._watch.start()
         if self._ready_callback is not None:
             self._ready_callback(self)
         try:
@@ -189,6 +191,7 @@ class Loop:
             on_cancel=self.hands.cancel_run,
         )
         self._sweeper = Sweeper(store=self._store, settings=settings)
+        self._watch = LoopWatch(loop=self._loop, hands=self.hands)
         self._sidecar = Sidecar(consumer=self, events=self._events, handlers=handlers(self))
 
     def _start_services(self) -> list[asyncio.Task[None]]:
@@ -211,6 +214,7 @@ class Loop:
         """Say that the loop moves, from before the warm-up to the end."""
         while True:
             self._lease.beat()
+            self._watch.beat()
             await asyncio.sleep(TICK)
 
     async def _until_told(self, services: list[asyncio.Task[None]]) -> None:
@@ -225,7 +229,7 @@ class Loop:
         self._pump.stop_fetching()
         until = time.monotonic() + self._settings.worker.drain_timeout.total_seconds()
         if len(self.hands):
-            logger.info("draining: %d steps run", len(self.hands))
+            logger.info("draining: steps that still run: %d", len(self.hands))
         while len(self.hands) or not self._pump.idle:
             if time.monotonic() > until or worker_state.should_terminate or self._told > 1:
                 break
@@ -237,6 +241,7 @@ class Loop:
         self._leaving = True
         self._beating.cancel()
         self._lease.stop()
+        self._watch.stop()
         for service in services:
             service.cancel()
         await asyncio.wait(services, timeout=2)
@@ -272,6 +277,8 @@ class Loop:
 
     def _complete(self, ending: Sequence[calls.Call], task_id: str) -> None:
         self._pump.complete(ending, task_id)
+        if after_ms := calls.delay_of(ending[-1]):
+            self._sweeper.sweep_after(after_ms)
 
     # -- the lease --------------------------------------------------------------------------------
 
@@ -284,7 +291,7 @@ class Loop:
             hang_timeout=self._settings.worker.hang_timeout,
             clock=self._clock,
             report=self._report,
-            on_lost=lambda: self.call_threadsafe(self._on_lost),
+            on_lost=lambda worker: self.call_threadsafe(self._on_lost, worker),
         )
         said = False
         while not _told_to_stop():
@@ -300,13 +307,16 @@ class Loop:
                 return True
         return False
 
-    def _on_lost(self) -> None:
-        """Begin anew: what this process held runs elsewhere, and what it would write is refused."""
-        if self._leaving or self._rejoining is not None:
+    def _on_lost(self, worker: str) -> None:
+        """Begin anew: what this process held runs elsewhere, and what it would write is refused.
+
+        *worker* is the name that has no lease; several say it, some when it is long replaced.
+        """
+        if self._leaving or self._rejoining is not None or worker != self.worker:
             return
         logger.error(
             "the lease of %s is lost (stopped, cut off or hung for longer than worker.lease): "
-            "its %d steps run elsewhere; taking a new one",
+            "what it ran (steps: %d) runs elsewhere; taking a new one",
             self.worker,
             len(self.hands),
         )

@@ -19,7 +19,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     is_green = True  # one thread runs many tasks, as Celery means it
     signal_safe = True
-    task_join_will_block = False
+    task_join_will_block = True  # `get()` in a task would stop the loop: Celery refuses it
     body_can_be_buffer = True
 
     @property

@@ -2,7 +2,7 @@
 
 They come from a fork server: a fork of a process with uvloop and threads hangs. Each has an
 executor of its own, so that a step behind its deadline can be ended by ending its process, and
-only that.
+only that. They end with the worker, however it ends, and the fork server with the last of them.
 """
 
 from __future__ import annotations
@@ -10,16 +10,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import signal
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from agentq.errors import WorkerLost
 from agentq.host.parent import end_with_spawner
+from agentq.worker.contained import guarded
 
 logger = logging.getLogger(__name__)
+
+_BETWEEN_TRIES = 1.0
+"""Seconds until a process that would not start is tried again."""
 
 
 def _call(module: str, name: str, arguments: list[Any]) -> Any:
@@ -27,7 +35,26 @@ def _call(module: str, name: str, arguments: list[Any]) -> Any:
     target: Any = import_module(module)
     for part in name.split("."):
         target = getattr(target, part)
-    return target.step.function(*arguments)
+    return guarded(target.step.function, *arguments)
+
+
+def _begin(folder: str) -> None:
+    """Prepare the child; *folder* is the worker's, in which Celery looks for apps too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to it too
+    end_with_spawner()  # without it a worker that is killed would leave it behind for ever
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def _how_it_ended(executor: ProcessPoolExecutor, process: BaseProcess) -> str:
+    """Wait for the end of a broken executor's process; return it in words."""
+    executor.shutdown()  # its thread has the exit code read: who reads it second finds none
+    code = process.exitcode or 0
+    if code >= 0:
+        return f"ended with exit code {code}"
+    if -code == signal.SIGKILL:
+        return "was killed (SIGKILL): by the kernel for want of memory, or by somebody"
+    return f"was ended by signal {-code} ({signal.strsignal(-code)})"
 
 
 def _warm(modules: list[str]) -> bool:
@@ -46,7 +73,8 @@ class Processes:
         self._modules = modules
         self._context = multiprocessing.get_context("forkserver")
         self._free: asyncio.Queue[ProcessPoolExecutor] = asyncio.Queue()
-        self._all: set[ProcessPoolExecutor] = set()
+        self._all: dict[ProcessPoolExecutor, BaseProcess] = {}
+        self._refills: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Start and warm the processes; safe twice."""
@@ -55,6 +83,8 @@ class Processes:
 
     async def stop(self) -> None:
         """End the processes; safe twice."""
+        for refill in self._refills:
+            refill.cancel()
         for executor in self._all:
             self._end(executor)
         self._all.clear()
@@ -70,40 +100,67 @@ class Processes:
             Exception: what the step raised.
         """
         function = task.step.function
-        executor = await self._free.get()
+        call = (_call, function.__module__, function.__qualname__, arguments)
+        executor, running = await self._begun(call)
         begins()
-        loop = asyncio.get_running_loop()
         try:
-            value = await loop.run_in_executor(
-                executor, _call, function.__module__, function.__qualname__, arguments
-            )
+            value = await running
         except asyncio.CancelledError:
-            await self._replace(executor)
+            self._replace(executor)
             raise
         except BrokenProcessPool as error:
-            await self._replace(executor)
-            raise WorkerLost(f"step {task.name!r}: the process that ran it died") from error
+            try:
+                how = await asyncio.to_thread(_how_it_ended, executor, self._all[executor])
+            finally:
+                self._replace(executor)
+            raise WorkerLost(f"step {task.name!r}: the process that ran it {how}") from error
         except BaseException:
             self._free.put_nowait(executor)
             raise
         self._free.put_nowait(executor)
         return value
 
+    async def _begun(self, call: Any) -> tuple[ProcessPoolExecutor, asyncio.Future[Any]]:
+        """Begin *call* in a free process, passing over those that died while they were free."""
+        while True:
+            executor = await self._free.get()
+            try:
+                return executor, asyncio.get_running_loop().run_in_executor(executor, *call)
+            except BrokenProcessPool:
+                self._replace(executor)
+
     async def _new(self) -> ProcessPoolExecutor:
-        # Without it a worker that is killed would leave them behind, waiting for ever.
-        executor = ProcessPoolExecutor(1, mp_context=self._context, initializer=end_with_spawner)
-        self._all.add(executor)
-        await asyncio.get_running_loop().run_in_executor(executor, _warm, self._modules)
+        executor = ProcessPoolExecutor(
+            1, mp_context=self._context, initializer=_begin, initargs=(str(Path.cwd()),)
+        )
+        warmed = asyncio.get_running_loop().run_in_executor(executor, _warm, self._modules)
+        # There is no public way to a busy executor's process.
+        [self._all[executor]] = executor._processes.values()  # noqa: SLF001
+        await warmed
         return executor
 
-    async def _replace(self, executor: ProcessPoolExecutor) -> None:
-        self._end(executor)
-        self._all.discard(executor)
-        self._free.put_nowait(await self._new())
+    def _replace(self, executor: ProcessPoolExecutor) -> None:
+        """End a process now and start another in a task of its own.
 
-    @staticmethod
-    def _end(executor: ProcessPoolExecutor) -> None:
-        # There is no public way to end a busy executor's process.
-        for process in list((executor._processes or {}).values()):  # noqa: SLF001
+        Who asks may be cancelled a second time, and the place must not be lost with it.
+        """
+        self._end(executor)
+        self._all.pop(executor, None)
+        task = asyncio.get_running_loop().create_task(self._refill(), name="agentq-cpu-process")
+        self._refills.add(task)
+        task.add_done_callback(self._refills.discard)
+
+    async def _refill(self) -> None:
+        while True:
+            try:
+                self._free.put_nowait(await self._new())
+            except (BrokenProcessPool, OSError) as error:
+                logger.error("no process for steps of kind 'cpu': %s; trying again", error)  # noqa: TRY400
+                await asyncio.sleep(_BETWEEN_TRIES)
+            else:
+                return
+
+    def _end(self, executor: ProcessPoolExecutor) -> None:
+        if process := self._all.get(executor):
             process.kill()
         executor.shutdown(wait=False, cancel_futures=True)

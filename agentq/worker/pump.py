@@ -62,11 +62,11 @@ class Pump:
         pools: Sequence[str],
         selection: Selection,
         hands: Hands,
-        on_lost: Callable[[], None],
+        on_lost: Callable[[str], None],
         clock: BrokerClock,
         poll: timedelta,
     ) -> None:
-        """Keep the parts; *on_lost* is called when a fetch finds that there is no lease."""
+        """Keep the parts; *on_lost* is called with the name whose fetch finds no lease."""
         self._store = store
         self.worker = worker
         """The name that fetches; replaced with the lease."""
@@ -146,11 +146,12 @@ class Pump:
             return
         grouped = group(outgoing)
         trip = [call for call, _ in grouped]
+        worker = self.worker
         for pool, slots in asked:
             self._turns[pool] += 1
             quotas = self._selection.quotas(slots, self._turns[pool])
             prefix = self._store.keys.prefix
-            trip.append(calls.fetch(prefix, self.worker, pool, slots, self._hands.load, quotas))
+            trip.append(calls.fetch(prefix, worker, pool, slots, self._hands.load, quotas))
         try:
             replies = await self._store.pipeline(trip)
         except BrokerUnavailable as error:
@@ -159,7 +160,7 @@ class Pump:
         self._pause = 0.0
         fetched = replies[len(replies) - len(asked) :]
         for (pool, slots), reply in zip(asked, fetched, strict=True):
-            self._take(pool, slots, reply)
+            self._take(worker, pool, slots, reply)
         for (_, task_ids), reply in zip(grouped, replies, strict=False):
             self._check(task_ids, reply)
 
@@ -179,11 +180,12 @@ class Pump:
         Returns whether the broker answered.
         """
         prefix = self._store.keys.prefix
-        ending = {call for going in (*outgoing, *self._outgoing) for call in going.calls}
-        fenced = {(call[4], call[5]) for call in ending if call[1] == calls.COMPLETE}
-        fenced |= {(call[5], call[6]) for call in ending if call[1] in calls.HANDS_BACK}
         try:
             (held,) = await self._store.pipeline([calls.held(prefix, self.worker)])
+            # Looked at behind the trip: a step that ended during it is on its way out.
+            ending = {call for going in (*outgoing, *self._outgoing) for call in going.calls}
+            fenced = {(call[4], call[5]) for call in ending if call[1] == calls.COMPLETE}
+            fenced |= {(call[5], call[6]) for call in ending if call[1] in calls.HANDS_BACK}
             strays = [
                 calls.fail(prefix, lane, stream, entry, after_ms=0, retry=False)
                 for lane, stream, entry in ([] if isinstance(held, Exception) else held)
@@ -204,15 +206,17 @@ class Pump:
         self._outgoing.clear()
         self.wake()
 
-    def _take(self, pool: str, slots: int, reply: Any) -> None:
+    def _take(self, worker: str, pool: str, slots: int, reply: Any) -> None:
         if isinstance(reply, Exception):
             logger.error("fetch refused: %s", reply)
             return
         now_ms, entries = reply
         self._clock.learn(now_ms, time.monotonic())
         if entries is None:
-            self._on_lost()
+            self._on_lost(worker)
             return
+        if worker != self.worker:
+            return  # fetched under a lease that is lost: handed out again with what it held
         if len(entries) >= slots:
             self._hungry.add(pool)
         for entry in entries:
@@ -222,7 +226,9 @@ class Pump:
         answers = reply if isinstance(reply, list) else [reply] * len(task_ids)
         for task_id, answer in zip(task_ids, answers, strict=False):
             if answer == b"stale":
-                logger.warning("%s: held by another now; its result is refused", task_id)
+                logger.warning(
+                    "%s: its result is refused: written before, or another has it now", task_id
+                )
             elif answer == b"late":
                 logger.info("%s: ended behind its run's deadline; refused", task_id)
             elif isinstance(answer, Exception):

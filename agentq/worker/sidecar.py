@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from celery.signals import heartbeat_sent
+from celery.utils.saferepr import saferepr
 from celery.utils.sysinfo import load_average
 from celery.worker import control, pidbox
 from celery.worker import state as worker_state
+
+from agentq.outcome import sendable
 
 if TYPE_CHECKING:
     from agentq.worker.delivery import Delivery
@@ -107,8 +110,9 @@ class TaskEvents:
 
     def _raised(self, kind: str, delivery: Delivery, error: Exception) -> None:
         if self.enabled:
-            trace = "".join(traceback.format_exception(error))[-2000:]
-            self._add(kind, delivery, exception=repr(error)[:500], traceback=trace)
+            trace = sendable("".join(traceback.format_exception(error))[-2000:])
+            shown = sendable(saferepr(error, 500))
+            self._add(kind, delivery, exception=shown, traceback=trace)
 
 
 class Sidecar:

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from agentq.broker.app import call_arguments, milliseconds
 from agentq.broker.context import Context
-from agentq.errors import DeadlineExceeded, StepAborted, StepTimeout
+from agentq.clock import format_duration
+from agentq.errors import DeadlineExceeded, StepTimeout
 from agentq.store import calls, effects
 from agentq.timing.deadline import shortest
+from agentq.worker.contained import contained
 from agentq.worker.delivery import Delivery
 from agentq.worker.parts import Parts
 
 
 class RunExpired(DeadlineExceeded):
     """This run's deadline passed; a step may raise `DeadlineExceeded` about another one."""
-
-
-@contextmanager
-def contained() -> Iterator[None]:
-    """Turn what would end the loop, or pass for a cancel from outside, into an outcome.
-
-    Raises:
-        StepAborted: for `SystemExit`, `KeyboardInterrupt`, and a cancel that nobody asked for.
-    """
-    try:
-        yield
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise StepAborted(f"{type(error).__name__}: {error}") from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise StepAborted("CancelledError: it awaited something that was cancelled") from error
 
 
 class StepRunner:
@@ -112,5 +94,6 @@ class StepRunner:
             if step.timeout is None or limit != step.timeout:
                 raise RunExpired(f"step {step.name!r} ran into its run's deadline") from error
             raise StepTimeout(
-                f"step {step.name!r} did not end within its timeout of {step.timeout}"
+                f"step {step.name!r} did not end within its timeout of "
+                f"{format_duration(step.timeout)}"
             ) from error

@@ -7,6 +7,7 @@ many workers doing it harms nobody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 EVERY = 0.5
 """Seconds between two rounds, give or take a half: delayed work is on time within one second."""
+
+_SLACK = 0.005
+"""Seconds behind the due time, so that Redis' clock has reached it."""
 
 MOST = 200
 """Delayed messages a call moves."""
@@ -39,16 +43,24 @@ class Sweeper:
         self._max_payload = settings.broker.max_payload
         self._limit = settings.broker.delivery_limit
         self._gap_ms = max(lease_ms // 2, 3000)
+        self._soon = asyncio.Event()
 
     async def run(self) -> None:
         """Sweep until cancelled."""
         while True:
-            await asyncio.sleep(EVERY * (0.5 + random.random()))  # noqa: S311
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EVERY * (0.5 + random.random())):  # noqa: S311
+                    await self._soon.wait()
+            self._soon.clear()
             try:
                 while await self.round():
                     pass
             except BrokerUnavailable as error:
                 logger.debug("sweeper: %s", error)
+
+    def sweep_after(self, after_ms: int) -> None:
+        """Sweep when something that this worker has just delayed is due: a retry starts on time."""
+        asyncio.get_running_loop().call_later(after_ms / 1000 + _SLACK, self._soon.set)
 
     async def round(self) -> bool:
         """Do one round; return whether there is more to do now."""

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from agentq.worker.contained import guarded
+
 
 class Threads:
     """A bounded pool; no thread is started before the first call."""
@@ -41,7 +43,7 @@ class Threads:
             begins()
         context = contextvars.copy_context()
         future = asyncio.get_running_loop().run_in_executor(
-            self._executor, context.run, function, *args
+            self._executor, context.run, guarded, function, *args
         )
         future.add_done_callback(self._freed)
         # Shielded: a cancelled future counts as done while its thread still runs.

@@ -21,9 +21,10 @@ from agentq.broker.app import milliseconds
 from agentq.broker.context import Context
 from agentq.broker.envelope import Malformed
 from agentq.broker.publisher import staging
-from agentq.errors import RunError
+from agentq.broker.task import CALLED
+from agentq.errors import BrokerUnavailable, RunError
 from agentq.flows.compiler import Place
-from agentq.outcome import Err
+from agentq.outcome import Err, text_of
 from agentq.store import calls, effects
 from agentq.worker.again import Again
 from agentq.worker.celery_tasks import AsyncTasks, ThreadTasks
@@ -112,18 +113,27 @@ class Tracer:
     # -- steps of flows ---------------------------------------------------------------------------
 
     async def _flow_step(self, delivery: Delivery) -> Again | None:
-        step = delivery.task.step
+        """Read what the step is given, then run it: its deadline is asked in between."""
+        context = self._steps.context(delivery)
+        place = Place.of(delivery.envelope.ours, delivery.id)
+        args, _, _ = delivery.arguments()
+        try:
+            args = await self._parts.joins.resolved(delivery, args)
+        except BrokerUnavailable:
+            raise  # no outcome of the step: it never began
+        except Exception as error:  # noqa: BLE001 -- what it was to be given can not be read
+            return self._raised(delivery, context, place, error, time.monotonic())
+        return await self._attempt(delivery, context, place, args)
+
+    async def _attempt(
+        self, delivery: Delivery, context: Context, place: Place, args: list[Any]
+    ) -> Again | None:
+        step, parts = delivery.task.step, self._parts
         assert step is not None  # noqa: S101 -- `run` sends only steps here
-        parts = self._parts
+        graph = parts.app.flows[place.flow].graph
         began = time.monotonic()
         started_ms = parts.clock.now_ms(began)
-        context = self._steps.context(delivery)
         parts.events.started(delivery)
-        place = Place.of(delivery.envelope.ours, delivery.id)
-        graph = parts.app.flows[place.flow].graph
-        # Outside of the `try`: a broker that does not answer is no outcome of the step.
-        args, _, _ = delivery.arguments()
-        args = await parts.joins.resolved(delivery, args)
         try:
             if delivery.deadline.passed(started_ms):
                 raise RunExpired(f"{step.name!r} came behind its run's deadline")  # noqa: TRY301
@@ -160,11 +170,12 @@ class Tracer:
             self._parts.events.retried(delivery, error)
             logger.warning(
                 "%s[%s]: attempt %d raised %s: %s; again in %s",
-                step.name, delivery.id, delivery.attempt, type(error).__name__, error, after,
+                step.name, delivery.id, delivery.attempt, type(error).__name__, text_of(error),
+                after,
             )  # fmt: skip
             return Again(milliseconds(after), counts=True)
         logger.error("%s[%s]: failed", step.name, delivery.id, exc_info=error)
-        outcome = Err(type(error).__name__, str(error), step.name, delivery.attempt)
+        outcome = Err(type(error).__name__, text_of(error), step.name, delivery.attempt)
         graph = self._parts.app.flows[place.flow].graph
         self._note(delivery, context, "failed", started_ms, ran, error)
         self._parts.app.compiler.ended(graph, place, outcome, delivery.outbox)
@@ -197,12 +208,12 @@ class Tracer:
             "worker": self._parts.hostname,
             "core": self._core,
             "start": started_ms,
-            "waited": max(0, started_ms - delivery.born_ms),
+            "waited": max(0, started_ms - delivery.ready_ms),
             "ran": round(ran * 1000, 1),
             **context.ledger.as_json(),
         }
         if error is not None:
-            data |= {"error": type(error).__name__, "message": str(error)[:500]}
+            data |= {"error": type(error).__name__, "message": text_of(error)[:500]}
         if after is not None:
             data["after"] = milliseconds(after)
         kind = "retry" if state == "retry" else "step"
@@ -224,7 +235,7 @@ class Tracer:
             "status": "FAILURE",
             "result": {
                 "exc_type": type(error).__name__,
-                "exc_message": [str(error)],
+                "exc_message": [text_of(error)],
                 "exc_module": type(error).__module__,
             },
             "traceback": None,
@@ -254,6 +265,7 @@ def _request(delivery: Delivery, hostname: str) -> Any:
         "hostname": hostname,
         "called_directly": False,
         "is_eager": False,
+        CALLED: True,
         "aq": delivery.envelope.ours,
         "delivery_info": {
             "routing_key": delivery.pool,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,6 +90,26 @@ def test_cut_connections_lose_and_double_nothing(
     assert_whole(handle, ledger)
     ended = [line.split()[1] for line in ledger.lines("end ")]
     assert set(ended) == {str(number) for number in range(WIDTH)}
+
+
+def test_what_ends_while_links_are_cut_is_not_run_again(
+    breakable_server: Server, ledger: Ledger
+) -> None:
+    """Nothing died and no lease ended: whatever begins, begins once."""
+    members = 6000
+    client = breakable_server.client
+    with running("tests.support.apps.faults", breakable_server.url, ledger) as app:
+        app.variables["AQ_TEST_SECONDS"] = "0.05"
+        app.worker("wide", options=(*BOTH_POOLS, "-c", "200"))
+        handle = submit(app, "fan", members)
+        while len(ledger.lines("end ")) < members * 0.9:
+            for link in client.client_list():
+                if link["cmd"].startswith("fcall"):
+                    client.client_kill_filter(_id=link["id"])
+            time.sleep(0.05)
+        assert_whole(handle, ledger, members)
+    begun = Counter(line.split()[1] for line in ledger.lines("begin "))
+    assert {number for number, times in begun.items() if times > 1} == set()
 
 
 def test_progress_of_a_step_survives_cut_connections(

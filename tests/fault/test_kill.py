@@ -142,7 +142,7 @@ def test_a_second_sigterm_ends_at_once(start: Start, ledger: Ledger) -> None:
         handle = submit(app, argument=3)
         wait_until(lambda: len(ledger.lines("begin ")) == 3, "three members run")
         worker.send(signal.SIGTERM)
-        wait_until(lambda: "draining: 3 steps run" in worker.log(), "it drains")
+        wait_until(lambda: "draining: steps that still run: 3" in worker.log(), "it drains")
         began = time.monotonic()
         worker.send(signal.SIGTERM)
         worker.wait_ended(5)

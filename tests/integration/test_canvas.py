@@ -380,3 +380,20 @@ def test_two_threads_that_wait_get_their_own_results(canvas: Any) -> None:
     for thread in threads:
         thread.join(WAIT)
     assert found == {value: value for value in range(8)}
+
+
+def test_an_errback_that_is_the_same_task_as_the_failing_body_runs(
+    canvas: Any, ledger: Ledger
+) -> None:
+    body = canvas.said.si("body").on_error(canvas.said.si("errback"))
+
+    result = chord([canvas.fail.si(), canvas.number.si(1)], body).delay()
+
+    with pytest.raises(ValueError, match="wrong"):
+        result.get(timeout=WAIT)
+    wait_until(lambda: ledger.count("said errback 1") == 1, "the errback has run")
+    assert ledger.count("said body 1") == 0
+
+
+def test_a_coroutine_task_can_call_itself(canvas: Any) -> None:
+    assert canvas.countdown.delay(3).get(timeout=WAIT) == 3

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
+import orjson
 import pytest
 
 from agentq.host.allocator import find_jemalloc
@@ -77,6 +78,58 @@ def test_submit_with_the_same_key_is_the_same_run(user: Home) -> None:
 
 
 @pytest.mark.usefixtures("up")
+def test_waiting_for_a_run_that_existed_says_so(user: Home) -> None:
+    run = user.json("submit", "orders", "1", "--key", "twice", *APP)["run"]
+    again = user.run("submit", "orders", "4", "--key", "twice", "--wait", *APP)
+    assert (again.stdout, again.stderr) == ("0\n", f"run {run} existed already: the same key\n")
+
+
+@pytest.mark.usefixtures("up")
+def test_ctrl_c_while_waiting_says_that_the_run_goes_on(user: Home) -> None:
+    before = user.json("status")["recent"]
+    with RunningCommand(
+        user.command("submit", "waiting", '"y"', "--key", "c", "--wait", *APP), user, {},
+        log="submit.log",
+    ) as waiting:  # fmt: skip
+        listed = wait_until(
+            lambda: {r["id"] for r in user.json("status")["recent"]} - {r["id"] for r in before},
+            "the run is listed",
+        )
+        [run] = listed
+        assert waiting.end() == 130
+        assert waiting.output == (
+            f"run {run} goes on; agentq status {run} -A shop:aq, agentq events {run} -A shop:aq, "
+            f"agentq cancel {run} -A shop:aq\n"
+        )
+    assert user.json("status", run)["state"] == "running"
+    user.run("cancel", run)
+
+
+@pytest.mark.usefixtures("up")
+def test_events_of_a_run_are_printed_line_by_line(user: Home) -> None:
+    run = user.json("submit", "orders", "2", "--wait", *APP)["run"]
+    for more in ((), ("--follow",)):
+        lines = user.run("events", run, *more).stdout.splitlines()
+        assert [line.split()[2] for line in lines] == [
+            "progress", "step", "fanout", "step", "step", "step", "end",
+        ]  # fmt: skip
+        assert lines[0].endswith("shop.plan: counting")
+    kinds = [
+        orjson.loads(line)["kind"] for line in user.run("events", run, "--json").stdout.splitlines()
+    ]
+    assert kinds[-1] == "end"
+    assert user.json("events", "nobody")["error"]["kind"] == "RunNotFound"
+
+
+@pytest.mark.usefixtures("up")
+def test_status_lists_the_newest_runs(user: Home) -> None:
+    run = user.json("submit", "orders", "2", "--wait", *APP)["run"]
+    newest = user.json("status")["recent"][0]
+    assert (newest["id"], newest["flow"], newest["state"]) == (run, "orders", "done")
+    assert run in user.run("status").stdout
+
+
+@pytest.mark.usefixtures("up")
 def test_an_argument_that_the_step_forbids_is_refused_before_anything_runs(user: Home) -> None:
     error = user.json("submit", "orders", '"five"', *APP)["error"]
     assert error["kind"] == "InvalidArgument"
@@ -137,6 +190,7 @@ def test_a_second_up_is_refused_and_the_first_one_named(user: Home) -> None:
     done = user.run("up", *APP)
     assert done.returncode == 1
     assert f"agentq up already runs on {user.folder / 'agentq'}" in done.stderr
+    assert done.stderr.endswith("agentq worker --pool shared --index 1 -A shop:aq\n")
 
 
 def test_a_killed_worker_is_started_again(user: Home, up: RunningCommand) -> None:
@@ -185,10 +239,10 @@ def test_a_killed_up_leaves_no_process() -> None:
 def test_up_starts_flower_and_says_where_it_is() -> None:
     with home() as own:
         (own.work / "shop.py").write_text(_APP)
-        where = {"AGENTQ_DASHBOARD__PORT": str(free_port())}
-        with own.running("up", *APP, until="up; Ctrl-C ends it", env=where) as running:
+        port = str(free_port())
+        with own.running("up", *APP, "--port", port, until="up; Ctrl-C ends it") as running:
             [address] = re.findall(r"^dashboard: (http\S+)$", running.output, re.MULTILINE)
-            assert address == f"http://127.0.0.1:{where['AGENTQ_DASHBOARD__PORT']}/"
+            assert address == f"http://127.0.0.1:{port}/"
             with urlopen(address) as page:  # noqa: S310 -- on loopback
                 assert page.status == 200
             assert running.end() == 0
@@ -219,7 +273,8 @@ def test_a_worker_that_can_not_start_ends_up_with_its_reason() -> None:
         done = own.run("up", *APP, "--no-dashboard")
         assert done.returncode == 1
         assert "agentq: app 'shop:aq' cannot be imported: OSError: no disk" in done.stderr
-        assert "agentq: critical-0 ended with status 1; it said why above" in done.stderr
+        said = r"agentq: (critical|shared)-0 ended with status 1; it said why above"
+        assert re.search(said, done.stderr)
         assert own.processes() == {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -151,7 +150,7 @@ def test_a_step_that_keeps_failing_is_tried_retries_times_more(flows: Running) -
 def test_one_attempt_ends_at_the_steps_timeout(flows: Running) -> None:
     assert result(flows, "timed", 0.01) == "done"
     handle = run(flows, "timed", 5)
-    with pytest.raises(RunFailed, match=r"StepTimeout: step .*slow' did not end within .*0\.2"):
+    with pytest.raises(RunFailed, match=r"StepTimeout: step .*slow' did not end within .* 200ms"):
         handle.result(timeout=5)
     assert flows.ledger.lines(f"slow ended {handle.id}") == []
 
@@ -218,19 +217,21 @@ def test_a_forbidden_result_names_the_step_the_field_and_the_value(flows: Runnin
     error = failure(flows, "wrong")
     assert (error.kind, error.step) == ("InvalidResult", f"{STEP}wrong_type")
     assert error.message == (
-        f"step '{STEP}wrong_type' returned Found: double: Input should be a valid integer, "
-        "unable to parse string as an integer, got 'many'"
+        f"step '{STEP}wrong_type' returns Found: double: Input should be a valid integer, "
+        "unable to parse string as an integer, returned 'many'"
     )
 
 
 def test_a_result_that_does_not_fit_the_next_step_names_that_step(flows: Running) -> None:
     error = failure(flows, "mismatch")
     assert (error.kind, error.step) == ("InvalidArgument", f"{STEP}wants_text")
-    assert re.search(r"was given .*Input should be a valid string, got \d+$", error.message)
+    assert error.message == (
+        f"step '{STEP}wants_text' takes str: Input should be a valid string, was given 5"
+    )
 
 
 def test_a_forbidden_argument_is_refused_before_anything_is_sent(flows: Running) -> None:
-    with pytest.raises(InvalidArgument, match=f"step '{STEP}plan' was given Brief: n: .*got 'x'"):
+    with pytest.raises(InvalidArgument, match=f"step '{STEP}plan' takes Brief: n: .*was given 'x'"):
         run(flows, "research", {"n": "x"})
 
 

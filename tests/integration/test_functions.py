@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from agentq.outcome import Err, outcome_of
-from agentq.store import effects
+from agentq.store import calls, effects
 from agentq.store.calls import Accepted, Duplicate, Full
 from tests.support.cell import LIMIT, Cell, Handed, message
 from tests.support.waiting import wait_until
@@ -64,6 +64,33 @@ def test_a_refused_run_leaves_nothing_behind(cell: Cell) -> None:
         "length", 1, 1, SECOND
     )
     assert cell.all_keys() == before
+
+
+# -- what a worker holds ------------------------------------------------------------------------
+
+
+def test_everything_that_a_worker_holds_is_listed_however_much_it_is(cell: Cell) -> None:
+    """What is left out would stay with a worker that never got it, as long as that lives."""
+    for number in range(2100):
+        cell.enqueue(message(str(number)), limit=3000)
+    handed: list[Handed] = []
+    while got := cell.fetch(WORKER, 256):
+        handed += got
+    held = cell.store.call(calls.held(cell.prefix, WORKER))
+    assert {(stream, entry) for _, stream, entry in held} == {
+        (one.stream.encode(), one.entry.encode()) for one in handed
+    }
+    assert len(held) == 2100
+
+
+def test_a_worker_that_is_gone_has_no_room(cell: Cell) -> None:
+    idle = f"{cell.prefix}idle:p"
+    cell.enqueue(message("a"))
+    [handed] = cell.fetch(WORKER, 5)
+    cell.complete(handed)
+    assert cell.redis("ZRANGE", idle, 0, -1) == [WORKER.encode()]
+    cell.release(WORKER)
+    assert cell.redis("ZRANGE", idle, 0, -1) == []
 
 
 # -- fetch --------------------------------------------------------------------------------------

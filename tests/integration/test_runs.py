@@ -108,10 +108,10 @@ def test_a_caller_may_stop_waiting_and_ask_again(flows: Running) -> None:
 
 
 def test_a_run_may_take_longer_than_a_call_to_the_broker(flows: Running) -> None:
-    hasty = AgentQ("hasty", overrides={"broker.timeout": "200ms"})
-    handle = flow(flows, "sleeping").submit(0.8)
-    assert hasty.run(handle.id).result(timeout=5) == 0.8
-    assert awaited(hasty, hasty.run(handle.id).aresult(timeout=5)) == 0.8
+    hasty = AgentQ("hasty", overrides={"broker.timeout": "500ms"})
+    handle = flow(flows, "sleeping").submit(1.5)
+    assert hasty.run(handle.id).result(timeout=9) == 1.5
+    assert awaited(hasty, hasty.run(handle.id).aresult(timeout=9)) == 1.5
 
 
 def test_status_says_what_was_submitted_and_how_long_it_took(flows: Running) -> None:
@@ -332,7 +332,7 @@ def test_a_broker_that_does_not_answer_is_given_up_within_its_limit() -> None:
             lambda: awaited(aq, flow.asubmit(1)),
         ):
             began = time.monotonic()
-            with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1.* within 0\.3 s"):
+            with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1.* within 300ms"):
                 submit()
             assert time.monotonic() - began < 1.5
 

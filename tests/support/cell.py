@@ -82,7 +82,7 @@ class Cell:
         self, worker: str, *, lease_ms: int = LEASE_MS, first: bool = True, suspects: int = 0
     ) -> bool:
         """Take or renew a lease; *suspects*: how many the worker says it runs alone at once."""
-        report = b'{"suspects":%d}' % suspects
+        report = b'{"pools":["p"],"suspects":%d}' % suspects
         call = calls.renew(self.prefix, worker, lease_ms, first=first, report=report)
         return bool(self.store.call(call)[1])
 

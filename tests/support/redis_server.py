@@ -70,9 +70,7 @@ class Server:
 @contextmanager
 def private_server(*, appendfsync: AppendFsync = "everysec") -> Iterator[Server]:
     """Run a server of this session's own."""
-    program = {"redis": "redis-server", "valkey": None}[
-        os.environ.get("AGENTQ_TEST_SERVER", "valkey")
-    ]
+    program = {"redis": "redis-server", "valkey": None}[_WANTED]
     # Not pytest's tmp_path: a socket's path may have 107 bytes.
     with tempfile.TemporaryDirectory(prefix="aq-test-") as folder:
         embedded = EmbeddedServer(data_dir=Path(folder), program=program, appendfsync=appendfsync)

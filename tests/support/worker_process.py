@@ -20,9 +20,16 @@ class WorkerProcess:
     """Started by `start`, which returns when it takes work."""
 
     def __init__(
-        self, app: str, *, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+        self,
+        app: str,
+        *,
+        options: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
+        """Run *app*; in a *folder*, as the program `celery` does: Python does not look there."""
         self.app = app
+        self.folder = folder
         self.options = options
         self.env = dict(env or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -37,10 +44,11 @@ class WorkerProcess:
     def start(self) -> None:
         """Start it and wait until it is ready."""
         self._log.truncate(0)
-        command = [sys.executable, "-m", "celery", "-A", self.app, "worker", "-l", "INFO"]
+        command = [sys.executable, *(("-P",) if self.folder else ()), "-m", "celery"]
+        command += ["-A", self.app, "worker", "-l", "INFO"]
         self._process = subprocess.Popen(
             [*command, *self.options],
-            cwd=ROOT,
+            cwd=self.folder or ROOT,
             env={**os.environ, **self.env, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=self._log.fileno(),

@@ -420,6 +420,9 @@ local function hand_back(P, worker, charge, suspect, limit, keep, now)
     end
   end
   redis.call('ZREM', P .. 'workers', worker)
+  for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+    redis.call('ZREM', P .. 'idle:' .. string.match(lane, '^(.-):'), worker)
+  end
   redis.call('DEL', P .. 'worker:' .. worker, P .. 'wake:' .. worker)
   wake_all(P, woken, now)
   return count

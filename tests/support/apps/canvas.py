@@ -167,3 +167,15 @@ def spawn(count: int) -> list[Any]:
 @task
 def at() -> float:
     return time.time()
+
+
+@task
+def said(message: str, times: int = 1) -> str:
+    note(f"said {message} {times}")
+    return message
+
+
+@task
+async def countdown(left: int) -> int:
+    """Call itself as a function."""
+    return 0 if left == 0 else 1 + await countdown(left - 1)

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from datetime import timedelta
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -240,6 +241,11 @@ async def not_a_list(_: object) -> dict[str, int]:
 
 
 @aq.step
+async def unlike_text(_: object) -> Any:
+    return 5
+
+
+@aq.step
 async def wants_text(text: str) -> str:
     return text
 
@@ -286,7 +292,7 @@ async def unannotated(things):  # noqa: ANN001, ANN201 -- that is the point
 
 wrong = aq.flow("wrong", wrong_type)
 no_fan_out = aq.flow("no-fan-out", not_a_list >> each(plus_one, of="tasks") >> numbers)
-mismatch = aq.flow("mismatch", host_pid >> wants_text)
+mismatch = aq.flow("mismatch", unlike_text >> wants_text)
 other_deadline = aq.flow("other-deadline", bystander)
 own_cancel = aq.flow("own-cancel", awaits_a_cancelled_task)
 exiting = aq.flow("exiting", exits)

@@ -5,24 +5,25 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
 
 from agentq.cli.main import app
 
-COMMANDS = ("demo", "up", "worker", "submit", "status", "cancel", "dashboard", "settings", "bench")
+COMMANDS = (
+    "demo",
+    "up",
+    "worker",
+    "submit",
+    "status",
+    "events",
+    "cancel",
+    "dashboard",
+    "settings",
+    "bench",
+)
 _HEAVY = ("celery", "kombu", "pydantic", "redis", "agentq.settings", "uvloop", "httpx2")
-
-
-def test_help_is_there_within_four_tenths_of_a_second() -> None:
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "agentq", "--help"], check=True, capture_output=True)
-        took.append(time.perf_counter() - began)
-    assert min(took) < 0.4
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -27,7 +27,7 @@ class Limits:
 def aq() -> AgentQ:
     aq = AgentQ("compiled", overrides={"broker.url": "agentq://127.0.0.1:1"})
 
-    async def anything(_: object) -> None: ...
+    async def anything(_: object) -> Any: ...
 
     a, b, c = (aq.step(name=name, lane=lane)(anything) for name, lane in
                (("a", "high"), ("b", "normal"), ("c", "low")))  # fmt: skip

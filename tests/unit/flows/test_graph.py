@@ -17,7 +17,7 @@ def aq() -> AgentQ:
 
 
 def steps(aq: AgentQ, *names: str) -> list[Any]:
-    async def anything(_: object) -> None: ...
+    async def anything(_: object) -> Any: ...
 
     return [aq.step(name=name)(anything) for name in names]
 

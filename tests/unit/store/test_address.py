@@ -26,6 +26,12 @@ def test_a_socket_is_named_by_its_path() -> None:
     assert (address.path, address.db, address.cell) == ("/run/a b.sock", 2, "c")
 
 
+def test_a_socket_may_need_a_login() -> None:
+    address = parse("agentq+unix://user:secret@/run/b.sock")
+    assert (address.path, address.username, address.password) == ("/run/b.sock", "user", "secret")
+    assert str(address) == "agentq+unix:///run/b.sock"
+
+
 def test_sentinel_takes_several_hosts_and_a_service() -> None:
     address = parse("agentq+sentinel://a,b:5000/main")
     assert (address.hosts, address.service) == ((("a", 26379), ("b", 5000)), "main")
@@ -45,6 +51,7 @@ def test_a_password_is_neither_in_text_nor_in_repr_nor_in_errors() -> None:
         ("redis://host", "scheme 'redis' is not one of"),
         ("agentq://", "the host is missing"),
         ("agentq+unix://", "the socket's path is missing"),
+        ("agentq+unix://run/b.sock", "the socket's path is missing"),
         ("agentq+sentinel://host", "service's name is missing"),
         ("agentq://host/first", "invalid literal"),
         ("agentq://host?colour=red", "option 'colour' is unknown"),

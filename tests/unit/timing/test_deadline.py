@@ -45,3 +45,21 @@ def test_the_brokers_clock_is_carried_on_between_answers() -> None:
     assert clock.now_ms(50.25) == 1_000_250
     clock.learn(2_000_000, 60.0)
     assert clock.now_ms(60.0) == 2_000_000
+
+
+def test_a_slow_answer_does_not_set_the_brokers_clock_back() -> None:
+    clock = BrokerClock()
+    clock.learn(10_000, 1.0)
+
+    clock.learn(10_100, 1.2)  # asked at 1.1 s, read 100 ms later
+
+    assert clock.now_ms(1.2) >= 10_199
+
+
+def test_a_clock_that_was_set_back_by_seconds_is_followed() -> None:
+    clock = BrokerClock()
+    clock.learn(10_000, 1.0)
+
+    clock.learn(5_000, 1.1)
+
+    assert clock.now_ms(1.1) == 5_000

@@ -1,0 +1,68 @@
+"""The processes for steps of kind "cpu", as one worker has them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from agentq import AgentQ
+from agentq.worker.processes import Processes
+
+aq = AgentQ("processes")
+
+
+@aq.step(kind="cpu")
+def pid_after(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def with_one(use: Callable[[Processes], Awaitable[None]]) -> None:
+    async def main() -> None:
+        processes = Processes(count=1, modules=[__name__])
+        try:
+            await processes.start()
+            async with asyncio.timeout(30):
+                await use(processes)
+        finally:
+            await processes.stop()
+
+    asyncio.run(main())
+
+
+async def run(processes: Processes, seconds: float, begun: asyncio.Event | None = None) -> int:
+    begins = (begun or asyncio.Event()).set
+    value: int = await processes.run(pid_after, [seconds], begins=begins)
+    return value
+
+
+@pytest.mark.parametrize("after", [0, 0.02])
+def test_the_place_of_a_process_is_kept_when_its_step_is_cancelled_twice(after: float) -> None:
+    async def use(processes: Processes) -> None:
+        before = await run(processes, 0)
+        for _ in range(2):
+            begun = asyncio.Event()
+            step = asyncio.create_task(run(processes, 60, begun))
+            await begun.wait()
+            step.cancel()
+            await asyncio.sleep(after)
+            step.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await step
+        assert await run(processes, 0) != before
+
+    with_one(use)
+
+
+def test_a_process_that_died_while_it_was_free_costs_no_step() -> None:
+    async def use(processes: Processes) -> None:
+        before = await run(processes, 0)
+        os.kill(before, 9)
+        await asyncio.sleep(0.5)
+        assert await run(processes, 0) != before
+
+    with_one(use)

@@ -1,0 +1,52 @@
+"""What is said where the broker does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agentq.errors import BrokerUnavailable
+from agentq.store import calls
+from agentq.store.address import parse
+from agentq.store.client import AsyncStore, Store
+
+SHORT = timedelta(milliseconds=200)
+SUBMIT = ("FCALL", "aq1_enqueue", 1, "x")
+
+
+def refusal(url: str, *, submit: bool = False) -> str:
+    store = Store(address=parse(url), timeout=SHORT)
+    with pytest.raises(BrokerUnavailable) as refused:
+        store.call(SUBMIT if submit else calls.cancel("x", "r", 1))
+    return str(refused.value)
+
+
+def test_where_nothing_listens_the_address_and_the_way_out_are_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    for url in (f"agentq://127.0.0.1:{port}/0", f"agentq+unix://{tmp_path}/no.sock"):
+        expected = (
+            f"nothing listens at {url}: start it, or unset broker.url to use the embedded server "
+            "of `agentq up`"
+        )
+        assert refusal(url) == expected
+        assert refusal(url, submit=True) == expected
+        store = AsyncStore(address=parse(url), timeout=SHORT)
+        with pytest.raises(BrokerUnavailable) as refused:
+            asyncio.run(store.command("PING"))
+        assert str(refused.value) == expected
+
+
+def test_a_silent_broker_is_a_time_out_and_only_a_submit_is_told_of_repeating() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"agentq://127.0.0.1:{silent.getsockname()[1]}/0"
+        expected = f"the broker at {url} did not answer within 200ms"
+        assert refusal(url) == expected
+        assert refusal(url, submit=True) == (
+            f"{expected}; it may have taken the work all the same: "
+            "the same key or task id is taken once"
+        )

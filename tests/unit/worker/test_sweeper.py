@@ -1,0 +1,59 @@
+"""When the sweeper makes its rounds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agentq.settings import Settings
+from agentq.store import calls
+from agentq.worker import sweeper
+
+
+class Counting(sweeper.Sweeper):
+    """Says that it made a round."""
+
+    def __init__(self) -> None:
+        store: Any = None
+        super().__init__(store=store, settings=Settings())
+        self.made = asyncio.Event()
+
+    async def round(self) -> bool:
+        self.made.set()
+        return False
+
+
+async def _swept(after_ms: int | None) -> bool:
+    one = Counting()
+    task = asyncio.create_task(one.run())
+    if after_ms is not None:
+        one.sweep_after(after_ms)
+    try:
+        async with asyncio.timeout(0.5):
+            await one.made.wait()
+    except TimeoutError:
+        return False
+    finally:
+        task.cancel()
+    return True
+
+
+@pytest.mark.parametrize(("after_ms", "swept"), [(20, True), (3_600_000, False), (None, False)])
+def test_a_round_is_made_when_what_this_worker_delayed_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+    after_ms: int | None,
+    swept: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr(sweeper, "EVERY", 3600)
+    assert asyncio.run(_swept(after_ms)) is swept
+
+
+def test_only_a_failure_with_a_pause_is_due_later() -> None:
+    failed = calls.fail("p", "lane", b"s", b"1-0", after_ms=250, retry=True)
+    dead = calls.died("p", "lane", b"s", b"1-0", limit=5, keep_ms=86_400_000)
+    assert calls.delay_of(failed) == 250
+    assert calls.delay_of(calls.fail("p", "lane", b"s", b"1-0", after_ms=0, retry=False)) == 0
+    assert calls.delay_of(dead) == 0
+    assert calls.delay_of(("FCALL", calls.COMPLETE, 1, "p")) == 0
