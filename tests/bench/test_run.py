@@ -16,6 +16,7 @@ from agentq.ops.bench.arena import Arena
 from agentq.ops.bench.ledger import PATH_VARIABLE
 from agentq.ops.bench.systems import SYSTEMS, System, system
 from agentq.ops.bench.trials import run_test
+from tests.support.waiting import wait_until
 
 SCALE = 0.01
 MEASURES = {
@@ -93,7 +94,7 @@ def test_a_benchmark_told_to_terminate_ends_all_it_started(scratch: Path) -> Non
         assert bench.wait(20) == 128 + signal.SIGTERM
     finally:
         bench.kill()
-    assert leftovers(scratch) == []
+    wait_until(lambda: not leftovers(scratch), lambda: f"nothing is left of {leftovers(scratch)}")
 
 
 def test_plain_celery_is_measured_with_nothing_of_agentqs_broker_in_memory() -> None:

@@ -118,7 +118,10 @@ def test_progress_of_a_step_survives_cut_connections(
     handle = submit(app, "chat", 60)
     wait_until(lambda: ledger.lines("chatty begin"), "it talks")
     for part in (5, 20, 35):
-        wait_until(lambda part=part: _said(handle) > part, f"part {part}")  # type: ignore[misc]
+        wait_until(
+            lambda part=part: _said(handle) > part,  # type: ignore[misc]
+            lambda part=part: f"part {part}: {handle.status()}",  # type: ignore[misc]
+        )
         breakable_server.client.client_kill_filter(skipme=True)
     assert eventually(lambda: handle.result(timeout=10)) == 60
 
