@@ -42,8 +42,8 @@ def test_work_that_came_back_waits_as_well(cell: Cell) -> None:
 
 
 def test_a_worker_whose_lease_ran_out_is_lost(cell: Cell) -> None:
-    cell.renew("good#1")
-    cell.renew("late#2")
+    cell.renew("good#1", pools=["p"])
+    cell.renew("late#2", pools=["p"])
     cell.expire_lease("late#2")
     states = {worker.name: worker.state for worker in read_status(cell.store).workers}
     assert states == {"good": "up", "late": "lost"}

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from agentq.store import calls, effects
 from agentq.store.address import parse
 from agentq.store.client import Store
@@ -79,10 +81,16 @@ class Cell:
         return calls.enqueued(self.store.call(call))
 
     def renew(
-        self, worker: str, *, lease_ms: int = LEASE_MS, first: bool = True, suspects: int = 0
+        self,
+        worker: str,
+        *,
+        lease_ms: int = LEASE_MS,
+        first: bool = True,
+        suspects: int = 0,
+        pools: Sequence[str] = (),
     ) -> bool:
         """Take or renew a lease; *suspects*: how many the worker says it runs alone at once."""
-        report = b'{"pools":["p"],"suspects":%d}' % suspects
+        report = orjson.dumps({"pools": list(pools), "suspects": suspects})
         call = calls.renew(self.prefix, worker, lease_ms, first=first, report=report)
         return bool(self.store.call(call)[1])
 
