@@ -170,6 +170,8 @@ def _written(adapter: TypeAdapter[Any] | None, value: Any) -> bytes:
     checked = adapter.validate_python(value)
     data = adapter.dump_json(checked)
     # What a number that is not finite is written as, by default or by the model's own choice.
+    if checked is None:
+        return data
     if b"null" in data or b"NaN" in data or b"Infinity" in data:
         serializer.refuse_lost(adapter.dump_python(checked, mode="json"), data)
     return data
