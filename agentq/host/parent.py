@@ -41,3 +41,15 @@ def end_with_spawner() -> None:
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def begin_child(folder: str) -> None:
+    """Prepare a worker's `multiprocessing` child: it ends with the worker and finds the app.
+
+    *folder* is the worker's current one, in which Celery looks for apps; the child's own may differ
+    (``--workdir``). Ctrl-C, which a terminal sends to the child too, is the worker's to answer.
+    """
+    end_with_spawner()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)

@@ -35,7 +35,7 @@ from celery.worker import state as worker_state
 
 from agentq.broker.app import milliseconds
 from agentq.errors import BrokerUnavailable
-from agentq.host.parent import end_with_spawner
+from agentq.host.parent import begin_child
 from agentq.observe import logs
 from agentq.store.client import AsyncStore
 from agentq.store.multiplexer import Multiplexer
@@ -71,6 +71,8 @@ class Job:
     """Where the app is."""
     modules: tuple[str, ...]
     """Where its tasks are declared."""
+    folder: str
+    """The worker's current one."""
     pool: str
     entry: list[Any]
     """As `fetch` returned it."""
@@ -97,12 +99,11 @@ class Here:
 
 def main(job: Job, link: socket) -> None:
     """Run one suspect; the target of its process."""
-    end_with_spawner()
+    begin_child(job.folder)
     _be_the_first_victim()
     # Whether to stop is the worker's decision: a signal to the whole group must not look like a
     # death of the step.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with asyncio.Runner() as runner:
         runner.run(_Child(job, link).run())
         logging.shutdown()
@@ -175,8 +176,6 @@ class _Child:
     def _load(self) -> AgentQ:
         """Import the app and do to it what Celery does in a prefork child."""
         job = self._job
-        if (folder := str(Path.cwd())) not in sys.path:
-            sys.path.insert(0, folder)  # where Celery looks for the app too
         for name in job.modules:
             import_module(name)
         found: Any = getattr(import_module(job.module), job.attribute)

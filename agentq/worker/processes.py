@@ -11,7 +11,6 @@ import asyncio
 import logging
 import multiprocessing
 import signal
-import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agentq.errors import WorkerLost
-from agentq.host.parent import end_with_spawner
+from agentq.host.parent import begin_child
 from agentq.worker.contained import guarded
 
 logger = logging.getLogger(__name__)
@@ -36,14 +35,6 @@ def _call(module: str, name: str, arguments: list[Any]) -> Any:
     for part in name.split("."):
         target = getattr(target, part)
     return guarded(target.step.function, *arguments)
-
-
-def _begin(folder: str) -> None:
-    """Prepare the child; *folder* is the worker's, in which Celery looks for apps too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to it too
-    end_with_spawner()  # without it a worker that is killed would leave it behind for ever
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
 
 
 def _how_it_ended(executor: ProcessPoolExecutor, process: BaseProcess) -> str:
@@ -131,7 +122,7 @@ class Processes:
 
     async def _new(self) -> ProcessPoolExecutor:
         executor = ProcessPoolExecutor(
-            1, mp_context=self._context, initializer=_begin, initargs=(str(Path.cwd()),)
+            1, mp_context=self._context, initializer=begin_child, initargs=(str(Path.cwd()),)
         )
         warmed = asyncio.get_running_loop().run_in_executor(executor, _warm, self._modules)
         # There is no public way to a busy executor's process.

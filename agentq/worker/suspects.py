@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery.worker import state as worker_state
@@ -141,6 +142,7 @@ class Suspects:
             module=self._place[0],
             attribute=self._place[1],
             modules=tuple(self._modules()),
+            folder=str(Path.cwd()),
             pool=delivery.pool,
             entry=entry,
             hostname=self._hostname,
