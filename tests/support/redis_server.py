@@ -11,6 +11,7 @@ from pathlib import Path
 
 import redis
 
+from agentq.host.allocator import launch_environment
 from agentq.store.embedded import AppendFsync, EmbeddedServer
 from agentq.store.keys import PERMANENT, Keys
 
@@ -73,7 +74,12 @@ def private_server(*, appendfsync: AppendFsync = "everysec") -> Iterator[Server]
     program = {"redis": "redis-server", "valkey": None}[_WANTED]
     # Not pytest's tmp_path: a socket's path may have 107 bytes.
     with tempfile.TemporaryDirectory(prefix="aq-test-") as folder:
-        embedded = EmbeddedServer(data_dir=Path(folder), program=program, appendfsync=appendfsync)
+        embedded = EmbeddedServer(
+            data_dir=Path(folder),
+            program=program,
+            appendfsync=appendfsync,
+            environment=launch_environment("jemalloc"),
+        )
         embedded.start()
         try:
             yield Server(embedded)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from agentq.errors import BenchFailed
+from agentq.host.allocator import launch_environment
 from agentq.ops.bench.gauge import Gauge
 from agentq.ops.bench.ledger import PATH_VARIABLE, Ledger, Mark, Tally
 from agentq.ops.bench.processes import Memory, end_tree, memory
@@ -75,7 +76,11 @@ class Arena:
             self._folder = folder
             self._ledger_path = Path(shared) / "ledger"
             self.ledger = Ledger.create(self._ledger_path)
-            self._server = EmbeddedServer(data_dir=folder / "server", program=self._program)
+            self._server = EmbeddedServer(
+                data_dir=folder / "server",
+                program=self._program,
+                environment=launch_environment("jemalloc"),  # as `agentq up` starts it
+            )
             stack.callback(self._server.stop)
             self._server.start()
             self._stack = stack.pop_all()

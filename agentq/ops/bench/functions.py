@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from agentq.host.allocator import launch_environment
 from agentq.store import calls, effects
 from agentq.store.address import parse
 from agentq.store.calls import Call
@@ -70,7 +71,9 @@ def measure_functions(*, rounds: int = 5, server: Path | None = None) -> list[He
         ServerNotFound: there is no Valkey or Redis to start.
     """
     folder = Path(tempfile.mkdtemp(prefix="aqf-"))
-    embedded = EmbeddedServer(data_dir=folder, program=server)
+    embedded = EmbeddedServer(
+        data_dir=folder, program=server, environment=launch_environment("jemalloc")
+    )
     try:
         embedded.start()
         found: list[Times] = []
