@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Ledger:
 
     spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds by `Spending`; calls side by side each count, as a step's cost does."""
-    batches: Counter[int] = field(default_factory=Counter)
+    batches: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Items by the size of the batch that answered them."""
 
     def as_json(self) -> dict[str, Any]:
@@ -136,7 +136,8 @@ class Context:
                     for text in texts
                 )
             )
-        self.ledger.batches.update(Counter(result.size for result in results))
+        for result in results:
+            self.ledger.batches[result.size] += 1
         return [result.value for result in results]
 
     async def progress(

@@ -7,9 +7,9 @@ is ours: `{"v": 1, "run": ..., "flow": ..., "node": ..., "path": [[join, index],
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from types import NoneType
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -18,18 +18,17 @@ JSON = "application/json"
 MAX_DEPTH = 64
 _NO_LIMITS = (None, None)
 _TYPES = {
-    "retries": int | None,
-    "expires": str | None,
-    "timelimit": list | None,
-    "compression": str | None,
-    "root_id": str | None,
-    "parent_id": str | None,
+    "retries": (int, NoneType),
+    "expires": (str, NoneType),
+    "timelimit": (list, NoneType),
+    "compression": (str, NoneType),
+    "root_id": (str, NoneType),
+    "parent_id": (str, NoneType),
 }
-"""Headers that may be missing or null, and else are of this type."""
+"""Headers that may be missing or null, and else are of this type; unions take twice as long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """What a delivery carries, checked as far as the worker relies on it."""
 
     task: str

@@ -10,9 +10,8 @@ is opened by the same `complete` that ends the step before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
@@ -39,8 +38,7 @@ class Limits(Protocol):
     def max_bytes(self) -> int: ...  # noqa: D102
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where in a run a step stands."""
 
     run: str

@@ -37,9 +37,9 @@ from agentq.broker import outbox
 from agentq.broker.task import CALLED
 from agentq.errors import StepAborted, WorkerLost
 from agentq.worker.again import Again
-from agentq.worker.contained import contained
+from agentq.worker.contained import CONTAINED
 from agentq.worker.delivery import Delivery, dead_letter
-from agentq.worker.requests import entered, request_of
+from agentq.worker.requests import Entered, request_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,7 +177,7 @@ class AsyncTasks(_CeleryTasks):
         request = Request(request_of(delivery, args, kwargs, embed, self._parts.hostname))
         request.__dict__[CALLED] = True
         task = delivery.task
-        with entered(task, lambda: request), outbox.scope(delivery.outbox):
+        with Entered(task, lambda: request), outbox.scope(delivery.outbox):
             try:
                 self._check_startable(delivery)
             except _Refused as refused:
@@ -237,7 +237,7 @@ class AsyncTasks(_CeleryTasks):
         limit = min((seconds for seconds in (hard, soft) if seconds), default=None)
         clock = asyncio.timeout(limit)
         try:
-            with contained():
+            with CONTAINED:
                 async with clock:
                     if task.step is not None:
                         context = self._steps.context(delivery)

@@ -54,11 +54,12 @@ class Delivery:
     suspected: int = 0
     """Hand-overs that ended with the death of a process in which it was not alone."""
     outbox: Outbox = field(default_factory=Outbox)
+    key: bytes = field(init=False)
+    """What tells it from every other delivery: entry ids repeat between streams."""
 
-    @property
-    def key(self) -> bytes:
-        """Return what tells it from every other delivery: entry ids repeat between streams."""
-        return self.stream + b"|" + self.entry
+    def __post_init__(self) -> None:
+        """Put the key together once: it is asked for seven times."""
+        self.key = self.stream + b"|" + self.entry
 
     @property
     def ready_ms(self) -> int:
@@ -174,7 +175,8 @@ def judge(
     born = _born(fields, entry_id)
     return Delivery(
         task, message, pool, name, stream, entry_id, message.id, run, join, body,
-        attempts, _count(fields.get(b"n")), born, Deadline(deadline), _count(fields.get(b"s")),
+        attempts, _count(fields.get(b"n")), born, Deadline(deadline) if deadline else NEVER,
+        _count(fields.get(b"s")),
     )  # fmt: skip
 
 

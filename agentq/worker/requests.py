@@ -7,8 +7,7 @@ running step has a scope of its own, which its subtasks and its threads inherit,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -22,39 +21,48 @@ if TYPE_CHECKING:
     from agentq.worker.delivery import Delivery
 
 
-class Scope:
-    """One running step, as the stacks tell it from others; its request is made when looked at."""
+class Entered:
+    """Makes a task and the request that *make* returns the current ones of this step: `with` it.
 
-    __slots__ = ("_entered", "_make", "_task")
+    The stacks tell running steps apart by it. Most steps never ask for their request: it is made
+    when somebody looks at a stack.
+    """
+
+    __slots__ = ("_entered", "_make", "_task", "_token")
 
     def __init__(self, task: Any, make: Callable[[], Request]) -> None:
-        """Keep the parts: most steps never ask for their request."""
+        """Keep the parts."""
         self._task = task
         self._make = make
         self._entered = False
 
-    def enter(self) -> None:
+    def __enter__(self) -> None:
+        """Stand before the stacks."""
+        self._token = _scope.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        """Pop what was pushed."""
+        if self._entered:
+            self._task.request_stack.pop()
+            _state._task_stack.pop()  # noqa: SLF001
+        _scope.reset(self._token)
+
+    def push(self) -> None:
         """Push task and request, the first time somebody looks at a stack."""
         if not self._entered:
             self._entered = True  # first: pushing looks at the stacks too
             _state._task_stack.push(self._task)  # noqa: SLF001 -- in broker/private_names.py
             self._task.request_stack.push(self._make())
 
-    def leave(self) -> None:
-        """Pop what was pushed."""
-        if self._entered:
-            self._task.request_stack.pop()
-            _state._task_stack.pop()  # noqa: SLF001
 
-
-_scope: ContextVar[Scope | None] = ContextVar("agentq_step", default=None)
+_scope: ContextVar[Entered | None] = ContextVar("agentq_step", default=None)
 
 
 def _ident() -> object:
     scope = _scope.get()
     if scope is None:
         return get_ident()
-    scope.enter()
+    scope.push()
     return scope
 
 
@@ -63,18 +71,6 @@ def separate_stacks(app: Celery) -> None:
     _state._task_stack.__ident_func__ = _ident  # noqa: SLF001 -- in broker/private_names.py
     for task in app.tasks.values():
         task.request_stack.__ident_func__ = _ident
-
-
-@contextmanager
-def entered(task: Any, make: Callable[[], Request]) -> Iterator[None]:
-    """Make *task* and the request that *make* returns the current ones of this step."""
-    scope = Scope(task, make)
-    token = _scope.set(scope)
-    try:
-        yield
-    finally:
-        scope.leave()
-        _scope.reset(token)
 
 
 def request_of(

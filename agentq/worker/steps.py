@@ -11,7 +11,7 @@ from agentq.clock import format_duration
 from agentq.errors import DeadlineExceeded, StepTimeout
 from agentq.store import calls, effects
 from agentq.timing.deadline import shortest
-from agentq.worker.contained import contained
+from agentq.worker.contained import CONTAINED
 from agentq.worker.delivery import Delivery
 from agentq.worker.parts import Parts
 
@@ -66,7 +66,7 @@ class StepRunner:
         limit = shortest(step.timeout, context.remaining())
         arguments = call_arguments(step, context, args)
         if limit is None and step.kind == "async":
-            with contained():
+            with CONTAINED:
                 return await step.function(*arguments)
         if step.kind != "async":
             limit = context.remaining()  # until it has a thread or process of its own
@@ -79,7 +79,7 @@ class StepRunner:
                 clock.reschedule(asyncio.get_running_loop().time() + limit.total_seconds())
 
         try:
-            with contained():
+            with CONTAINED:
                 async with clock:
                     if step.kind == "async":
                         return await step.function(*arguments)

@@ -30,7 +30,7 @@ from agentq.worker.again import Again
 from agentq.worker.celery_tasks import AsyncTasks, ThreadTasks
 from agentq.worker.delivery import Delivery, buried
 from agentq.worker.parts import Parts
-from agentq.worker.requests import bare_request, entered
+from agentq.worker.requests import Entered, bare_request
 from agentq.worker.steps import RunExpired, StepRunner
 
 logger = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Tracer:
         try:
             if delivery.deadline.passed(started_ms):
                 raise RunExpired(f"{step.name!r} came behind its run's deadline")  # noqa: TRY301
-            with entered(delivery.task, lambda: _request(delivery, parts.hostname)):
+            with Entered(delivery.task, lambda: _request(delivery, parts.hostname)):
                 value = await self._steps.call(delivery, context, args)
             result = step.encode(value)
             parts.app.compiler.ended(graph, place, result, delivery.outbox)
