@@ -1,6 +1,6 @@
 """What a state change brings about, as the flat argument lists that the functions take.
 
-The opcodes and their order are those at the head of `functions/_prelude.lua`. Each builder returns
+The opcodes and their order are those at the head of `functions/_effects.lua`. Each builder returns
 a tuple; callers chain them. Times are milliseconds.
 """
 

@@ -1,8 +1,8 @@
 """The function library: the Lua files of `functions/`, put together, loaded and called.
 
 Functions carry the data version in their names (`aq1_complete`), so that the libraries of two
-agentq versions stand side by side in one server. One file is one function; `_prelude.lua` and
-`_waiting.lua` hold what they share and stand first.
+agentq versions stand side by side in one server. One file is one function; those of `SHARED` hold
+what they share and stand first, each behind what it needs.
 """
 
 from __future__ import annotations
@@ -28,6 +28,19 @@ REVISION = 2
 revision when it starts and leaves a newer one alone: old code calls new functions, never the other
 way round."""
 
+SHARED = (
+    "_prelude",
+    "_runs",
+    "_joins",
+    "_letters",
+    "_effects",
+    "_deliveries",
+    "_waiting",
+    "_admission",
+    "_run_budget",
+)
+"""In this order: a Lua function sees only what stands before it."""
+
 MISSING = "Function not found"
 """What a server answers that has lost its functions (or never had them)."""
 
@@ -36,8 +49,9 @@ MISSING = "Function not found"
 def source() -> str:
     """Return the library's source as `FUNCTION LOAD` takes it."""
     folder = files("agentq.store") / "functions"
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".lua"))
-    parts = [(folder / name).read_text(encoding="utf-8") for name in names]  # `_` sorts first
+    found = {entry.name[:-4] for entry in folder.iterdir() if entry.name.endswith(".lua")}
+    names = [*SHARED, *sorted(found - {*SHARED})]
+    parts = [(folder / f"{name}.lua").read_text(encoding="utf-8") for name in names]
     return f"#!lua name={LIBRARY}\n-- revision {REVISION}\n" + "\n".join(parts)
 
 

@@ -1,0 +1,80 @@
+-- A delivery in the hands of a worker: ended, read, handed back.
+
+local HANDED_BACK = 250 -- at most, by one call: 11 us each
+
+-- Ends a delivery: true where this worker still owned it. The entry's id is the fence, since every
+-- hand-over to another worker is a new entry; an acked entry can not be acked again.
+local function settle(stream, entry)
+  if redis.call('XACK', stream, GROUP, entry) == 0 then return false end
+  redis.call('XDEL', stream, entry)
+  return true
+end
+
+-- Reads an entry; whatever a stranger wrote, every field is there and has its type.
+local function fields_of(entry)
+  local f = { i = '', r = '', j = '', h = '', b = '' }
+  local list = entry[2]
+  for k = 1, #list, 2 do f[list[k]] = list[k + 1] end
+  f.a, f.n = tonumber(f.a) or 0, tonumber(f.n) or 0
+  f.t = tonumber(f.t) or tonumber(string.match(entry[1], '^(%d+)'))
+  f.u, f.s = tonumber(f.u) or 0, tonumber(f.s) or 0
+  if not string.match(f.j, '^.+|%d+$') then f.j = '' end
+  return f
+end
+
+-- Moves one pending entry of a stream to where it is handed out again; dead after `limit` attempts.
+-- `charge`: 1 = counts as an attempt; `suspect`: 1 = it may be what its process died of.
+local function give_back(P, lane, stream, entry, charge, suspect, limit, keep, now, woken)
+  local found = redis.call('XRANGE', stream, entry, entry)
+  if not found[1] then
+    redis.call('XACK', stream, GROUP, entry)
+    return
+  end
+  local f = fields_of(found[1])
+  local attempts, suspected = f.a + charge, f.s + suspect
+  local pool, name = string.match(lane, '^(.-):(.*)$')
+  -- What has no run and no join may stand in a chain or chord that only its header knows: it is
+  -- handed out once more, for a worker to fail it as Celery does. Past that it is given up here.
+  local most = (f.j == '' and f.r == '') and limit + 1 or limit
+  if attempts >= most then
+    local message = 'its worker died ' .. attempts .. ' times while it ran'
+    f.a = attempts
+    give_up(P, f, pool, name, 'WorkerLost', message, keep, now, woken)
+  else
+    add(P, 'r:', { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
+      s = suspected > 0 and suspected or nil }, attempts, f.n, f.t)
+    woken[pool] = (woken[pool] or 0) + 1
+  end
+  redis.call('XACK', stream, GROUP, entry)
+  redis.call('XDEL', stream, entry)
+end
+
+-- Empties one worker's hands: its pending entries are handed out again, then its lease is gone.
+local function hand_back(P, worker, charge, suspect, limit, keep, now)
+  local woken, count = {}, 0
+  for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+    for _, kind in ipairs({ 'r:', 's:' }) do
+      local stream = P .. kind .. lane
+      if redis.call('EXISTS', stream) == 1 then
+        local pending = redis.call('XPENDING', stream, GROUP, '-', '+', HANDED_BACK - count, worker)
+        for _, entry in ipairs(pending) do
+          give_back(P, lane, stream, entry[1], charge, suspect, limit, keep, now, woken)
+          count = count + 1
+        end
+        if count >= HANDED_BACK then
+          wake_all(P, woken, now)
+          return count
+        end
+        -- Only here: deleting a consumer drops what is pending under its name.
+        redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, worker)
+      end
+    end
+  end
+  redis.call('ZREM', P .. 'workers', worker)
+  for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+    redis.call('ZREM', P .. 'idle:' .. string.match(lane, '^(.-):'), worker)
+  end
+  redis.call('DEL', P .. 'worker:' .. worker, P .. 'wake:' .. worker)
+  wake_all(P, woken, now)
+  return count
+end

@@ -1,0 +1,34 @@
+-- What a run and a Celery result show to those who wait for them.
+
+local EVENTS_KEPT = 20000
+
+local function event(P, run, kind, data)
+  redis.call('XADD', P .. 'run:' .. run .. ':ev', 'MAXLEN', '~', EVENTS_KEPT, '*', 'e', kind, 'd', data)
+end
+
+-- Ends a run once: the first end stands. `kind`, `last`: the event of the step that ended it, kept
+-- in one entry with the end (field x), since both come with each run's last step.
+local function end_run(P, run, state, data, keep, now, kind, last)
+  local key = P .. 'run:' .. run
+  local record = redis.call('HMGET', key, 'state', 'deadline', 'tenant')
+  if record[1] ~= 'running' then return false end
+  if record[3] and redis.call('HINCRBY', P .. 'tenants', record[3], -1) <= 0 then
+    redis.call('HDEL', P .. 'tenants', record[3])
+  end
+  redis.call('HSET', key, 'state', state, 'ended', now, 'result', data)
+  if record[2] ~= '0' then redis.call('ZREM', P .. 'due', run) end
+  if kind then
+    redis.call('XADD', key .. ':ev', '*', 'e', kind, 'd', last, 'x', '"' .. state .. '"')
+  else
+    event(P, run, 'end', '"' .. state .. '"')
+  end
+  redis.call('PEXPIRE', key, keep)
+  redis.call('PEXPIRE', key .. ':ev', keep)
+  return true
+end
+
+local function meta(P, id, ttl, document)
+  local key = P .. 'celery-task-meta-' .. id
+  redis.call('SET', key, document, 'PX', ttl)
+  redis.call('PUBLISH', key, document)
+end
