@@ -22,8 +22,9 @@
 local function always() return true end
 
 -- Applies the effects in ARGV[i..n]; `woken` gathers which pools to wake (`wake_all`). `fits` says of
--- bytes and members whether the run may have them. Returns an error or nil, and both as they came.
-local function apply(P, argv, i, n, now, woken, fits)
+-- bytes and members whether the run may have them; `record`: see `end_run`. Returns an error or nil,
+-- and both as they came.
+local function apply(P, argv, i, n, now, woken, fits, record)
   local bytes, members = 0, 0
   while i <= n do
     local op = argv[i]
@@ -43,7 +44,7 @@ local function apply(P, argv, i, n, now, woken, fits)
     elseif op == 'event' then
       local run = argv[i]
       if argv[i + 3] == 'end' and argv[i + 4] == run and i + 3 <= n then
-        end_run(P, run, argv[i + 5], argv[i + 6], tonumber(argv[i + 7]), now, argv[i + 1], argv[i + 2])
+        end_run(P, run, argv[i + 5], argv[i + 6], tonumber(argv[i + 7]), now, argv[i + 1], argv[i + 2], record)
         i = i + 8
       else
         event(P, run, argv[i + 1], argv[i + 2])
@@ -70,7 +71,7 @@ local function apply(P, argv, i, n, now, woken, fits)
       redis.call('UNLINK', P .. 'join:' .. argv[i] .. ':res', P .. 'join:' .. argv[i])
       i = i + 1
     elseif op == 'end' then
-      end_run(P, argv[i], argv[i + 1], argv[i + 2], tonumber(argv[i + 3]), now)
+      end_run(P, argv[i], argv[i + 1], argv[i + 2], tonumber(argv[i + 3]), now, nil, nil, record)
       i = i + 4
     elseif op == 'dead' then
       dead(P, argv[i], { i = argv[i + 1], a = argv[i + 2], h = argv[i + 3], b = argv[i + 4], n = argv[i + 5],

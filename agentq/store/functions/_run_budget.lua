@@ -22,19 +22,19 @@ end
 local function complete_one(P, argv, i, n, now, woken, spent)
   local stream, run = argv[i], argv[i + 2]
   if stream ~= '' and not settle(stream, argv[i + 1]) then return 'stale' end
-  local s
+  local s, record
   if run ~= '' then
-    local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline', 'budget')
+    record = read_run(P, run)
     if record[1] ~= 'running' then return 'ended' end
     local deadline = tonumber(record[2] or '0')
     if deadline > 0 and now > deadline then
-      end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now)
+      end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record)
       return 'late'
     end
-    if record[3] then s = spent[run] or { 0, 0, record[3], tonumber(argv[i + 3]) } end
+    if record[4] then s = spent[run] or { 0, 0, record[4], tonumber(argv[i + 3]) } end
   end
   local fits = s and function(bytes, members) return may_have(P, run, s, bytes, members) end
-  local failed, bytes, members = apply(P, argv, i + 4, n, now, woken, fits)
+  local failed, bytes, members = apply(P, argv, i + 4, n, now, woken, fits, record)
   if failed then return failed end
   if s and bytes > 0 then
     s[1], s[2] = s[1] + bytes, s[2] + members

@@ -6,12 +6,21 @@ local function event(P, run, kind, data)
   redis.call('XADD', P .. 'run:' .. run .. ':ev', 'MAXLEN', '~', EVENTS_KEPT, '*', 'e', kind, 'd', data)
 end
 
+-- Reads what a run's end and a completion ask of it, once for both: {state, deadline, tenant, budget}.
+local function read_run(P, run)
+  local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline', 'tenant', 'budget')
+  record.run = run
+  return record
+end
+
 -- Ends a run once: the first end stands. `kind`, `last`: the event of the step that ended it, kept
--- in one entry with the end (field x), since both come with each run's last step.
-local function end_run(P, run, state, data, keep, now, kind, last)
+-- in one entry with the end (field x), since both come with each run's last step. `record`: of some
+-- run, as `read_run` gave it in this call.
+local function end_run(P, run, state, data, keep, now, kind, last, record)
   local key = P .. 'run:' .. run
-  local record = redis.call('HMGET', key, 'state', 'deadline', 'tenant')
+  if not record or record.run ~= run then record = read_run(P, run) end
   if record[1] ~= 'running' then return false end
+  record[1] = state
   if record[3] and redis.call('HINCRBY', P .. 'tenants', record[3], -1) <= 0 then
     redis.call('HDEL', P .. 'tenants', record[3])
   end
