@@ -249,8 +249,8 @@ class Backend(PlainBackend):
         self._apply(effects.width(group_id, 1, more=True))
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **_: Any) -> None:
-        """Count one header task's outcome."""
-        if not request.group or not request.id:
+        """Count one header task's outcome; a flow's member is counted where its step ends."""
+        if not request.group or not request.id or "flow" in (getattr(request, "aq", None) or {}):
             return
         outcome = ensure_bytes(self.encode(self._outcome(request, state, result)))
         index = joins.index_of(request.group_index, request.id)

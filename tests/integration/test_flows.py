@@ -12,7 +12,7 @@ from agentq import Err, Ok
 from agentq.errors import DeadlineExceeded, InvalidArgument, RunFailed
 from agentq.runs.handle import RunHandle
 from tests.support.ledger import Ledger
-from tests.support.running import Running, running
+from tests.support.running import BOTH_POOLS, Running, running
 from tests.support.waiting import wait_until
 
 STEP = "tests.support.apps.flows."
@@ -86,6 +86,13 @@ def test_nested_fan_outs_join_inside_out(flows: Running) -> None:
     assert ledger[f"table {handle.id}"] == 1
     cells = [f"cell {handle.id} {row} {column}" for row in range(5) for column in range(row)]
     assert sorted(flows.ledger.lines(f"cell {handle.id}")) == cells
+
+
+def test_nested_fan_outs_join_inside_out_under_prefork_too(url: str, ledger: Ledger) -> None:
+    with running("tests.support.apps.flows", url, ledger) as stock:
+        stock.worker(options=(*BOTH_POOLS, "-P", "prefork", "-c", "2"))
+        assert result(stock, "grid", 5) == ";10;20,ValueError;30,31,32;40,41,42,43"
+    assert set(ledger.counts("cell ").values()) == {1}
 
 
 def test_a_wide_nested_fan_out_runs_each_member_once(flows: Running) -> None:
