@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar, Token
 from datetime import datetime
+from hashlib import blake2b
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
@@ -113,7 +114,7 @@ class Publisher:
         elif len(messages) == 1 and not extra:
             enqueue(self._store, Terms.of(self._settings), *messages[0])
         else:
-            self._open(plain, extra)
+            self._open(messages, extra)
 
     def _visible(self, messages: list[Message], staged: dict[str, list[Message]]) -> list[Effect]:
         """Return the effects that make *messages* visible; many of them go to *staged*."""
@@ -129,28 +130,37 @@ class Publisher:
             result.append(effects.open_group(group, pool, lane))
         return result
 
-    def _open(self, messages: list[Message], extra: list[Effect]) -> None:
-        """Send several messages in one call; all of them or none.
+    def _open(self, published: list[tuple[Message, str]], extra: list[Effect]) -> None:
+        """Send several messages in one call; all of them or none, and the same ones once.
 
         Raises:
             QueueFull: the queue of the first of them has no room for all.
         """
         keys = self._store.keys
+        messages = [message for message, _ in published]
         staged: dict[str, list[Message]] = {}
         visible = self._visible(messages, staged)
         for group, members in staged.items():
             stage(self._store, group, members)
         terms = Terms.of(self._settings)
         pool, lane = (messages[0].pool, messages[0].lane) if messages else ("", "")
+        once = _id_of_all([dedupe_id for _, dedupe_id in published])
         admission = calls.Admission(
-            uuid4().hex, 60_000, pool, lane, terms.max_length, terms.max_bytes
+            once, terms.dedupe_ms, pool, lane, terms.max_length, terms.max_bytes
         )
         call = calls.open_staged(keys.prefix, admission, [*visible, *extra], count=len(messages))
         reply = self._store.call(call)
+        if reply[0] != b"ok" and staged:
+            self._store.command("UNLINK", *(keys.staged(group) for group in staged))
         if reply[0] == b"full":
-            if staged:
-                self._store.command("UNLINK", *(keys.staged(group) for group in staged))
             raise refused(pool, calls.full(reply))
+
+
+def _id_of_all(dedupe_ids: Sequence[str]) -> str:
+    """Return what messages that are published together are known by."""
+    if not dedupe_ids:
+        return uuid4().hex
+    return blake2b("\0".join(dedupe_ids).encode(), digest_size=16).hexdigest()
 
 
 def check_size(message: Message, limit: int) -> None:

@@ -416,3 +416,17 @@ def test_a_group_is_accepted_whole_or_not_at_all(url: str, members: int) -> None
     assert taken == members + 1
     tasks.delay()
     producer.close()
+
+
+@pytest.mark.parametrize("members", [3, 600])
+def test_a_group_that_is_sent_again_under_the_same_ids_is_one_group(url: str, members: int) -> None:
+    producer = Producer(url, limit=10_000)
+    named = [producer.step.si(i).set(task_id=f"member {i}") for i in range(members)]
+    group(named).delay()
+    group(named).delay()
+    assert [key for key in producer.cell.all_keys() if ":stage:" in key] == []
+    taken = 0
+    while handed := producer.drain(500):
+        taken += handed
+    assert taken == members
+    producer.close()
