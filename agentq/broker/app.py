@@ -27,7 +27,7 @@ from agentq.broker.task import Task, run_coroutine
 from agentq.clock import DurationLike, parse_duration
 from agentq.errors import BrokerNotConfigured, DefinitionError
 from agentq.settings import Settings, load_settings
-from agentq.store import skew
+from agentq.store import fail_points, skew
 from agentq.store.address import Address, parse
 from agentq.store.client import Store
 from agentq.store.embedded import default_data_dir, find_running
@@ -139,6 +139,7 @@ class App:
         serializer.install()
         self.name = name
         self.settings = settings or load_settings(overrides=overrides)
+        fail_points.chosen()  # one that there is not is refused here, as a wrong setting is
         self.steps: dict[str, Step] = {}
         self.batches: list[Batches] = []
         self._services: dict[int, Services] = {}

@@ -17,10 +17,12 @@ from agentq.errors import SettingsError
 PREFIX = "AGENTQ_"
 ENV_VARIABLE = "AGENTQ_ENV"
 CONFIG_VARIABLE = "AGENTQ_CONFIG"
+CRASH_VARIABLE = "AGENTQ_CRASH"
+"""For tests alone: see `agentq.store.fail_points`."""
 COMMAND_LINE = "command line"
 
-# They choose what is read, so they are no settings themselves.
-_CHOOSERS = frozenset({ENV_VARIABLE, CONFIG_VARIABLE})
+# The first two choose what is read, so they are no settings themselves.
+_NO_SETTINGS = frozenset({ENV_VARIABLE, CONFIG_VARIABLE, CRASH_VARIABLE})
 _PACKAGED = Path(__file__).parent / "defaults"
 # These may have no file; any other environment without one is a slip of the pen.
 _USUAL = frozenset({"development", "test", "production"})
@@ -76,7 +78,7 @@ def read_files(config_dir: Path, env: str) -> Iterator[Given]:
 def read_environment(environ: Mapping[str, str]) -> Iterator[Given]:
     """Yield what AGENTQ_SECTION__NAME variables say; an empty one says "unset"."""
     for variable, text in sorted(environ.items()):
-        if variable.startswith(PREFIX) and variable not in _CHOOSERS:
+        if variable.startswith(PREFIX) and variable not in _NO_SETTINGS:
             key = variable.removeprefix(PREFIX).lower().replace("__", ".")
             yield Given(key, text or None, variable)
 

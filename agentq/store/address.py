@@ -24,6 +24,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from agentq.errors import SettingsError
+from agentq.store import fail_points
 
 SCHEMES = ("agentq", "agentq+tls", "agentq+unix", "agentq+sentinel")
 _DEFAULT_PORT = 6379
@@ -146,20 +147,28 @@ def connect(address: Address, *, timeout: timedelta | None) -> redis.Redis:
     Retrying is the caller's: redis-py's own would hide a lost reply from the fence.
     """
     options = _options(address, timeout) | {"retry": Retry(NoBackoff(), 0)}
+    client: redis.Redis
     if address.scheme == "agentq+sentinel":
         sentinel = Sentinel(address.hosts, socket_timeout=options["socket_timeout"])
-        return sentinel.master_for(address.service, **options)  # type: ignore[no-any-return]
-    if not address.path:
-        options |= {"host": address.hosts[0][0], "port": address.hosts[0][1]}
-    return redis.Redis(**options)
+        client = sentinel.master_for(address.service, **options)
+    else:
+        if not address.path:
+            options |= {"host": address.hosts[0][0], "port": address.hosts[0][1]}
+        client = redis.Redis(**options)
+    fail_points.arm(client)
+    return client
 
 
 def connect_async(address: Address, *, timeout: timedelta | None) -> redis.asyncio.Redis:
     """Return an asyncio client; nothing is connected yet."""
     options = _options(address, timeout) | {"retry": AsyncRetry(NoBackoff(), 0)}
+    client: redis.asyncio.Redis
     if address.scheme == "agentq+sentinel":
         sentinel = AsyncSentinel(address.hosts, socket_timeout=options["socket_timeout"])
-        return sentinel.master_for(address.service, **options)  # type: ignore[no-any-return]
-    if not address.path:
-        options |= {"host": address.hosts[0][0], "port": address.hosts[0][1]}
-    return redis.asyncio.Redis(**options, max_connections=_ASYNC_CONNECTIONS)
+        client = sentinel.master_for(address.service, **options)
+    else:
+        if not address.path:
+            options |= {"host": address.hosts[0][0], "port": address.hosts[0][1]}
+        client = redis.asyncio.Redis(**options, max_connections=_ASYNC_CONNECTIONS)
+    fail_points.arm_async(client)
+    return client

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 LIBRARY = "aq1"
 """Name of the library; its number is the version of the data in Redis."""
 
+NAME_PREFIX = f"{LIBRARY}_"
+"""What the names of its functions begin with."""
+
 REVISION = 2
 """Counts up with each change of a function that keeps the data as it is. A worker replaces an older
 revision when it starts and leaves a newer one alone: old code calls new functions, never the other
@@ -53,6 +56,11 @@ def source() -> str:
     names = [*SHARED, *sorted(found - {*SHARED})]
     parts = [(folder / f"{name}.lua").read_text(encoding="utf-8") for name in names]
     return f"#!lua name={LIBRARY}\n-- revision {REVISION}\n" + "\n".join(parts)
+
+
+def functions() -> list[str]:
+    """Return the names of the functions, without what they all begin with."""
+    return sorted(re.findall(rf"register_function\W.*?'{NAME_PREFIX}(\w+)'", source()))
 
 
 def ensure(client: Redis | Any) -> bool:

@@ -41,8 +41,8 @@ class WorkerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
-        """Start it and wait until it is ready."""
+    def start(self, *, wait: bool = True) -> None:
+        """Start it and wait until it is ready, unless it is to end before."""
         self._log.truncate(0)
         command = [sys.executable, *(("-P",) if self.folder else ()), "-m", "celery"]
         command += ["-A", self.app, "worker", "-l", "INFO"]
@@ -55,7 +55,8 @@ class WorkerProcess:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that `kill` reaches the pool's children too
         )
-        wait_until(self._ready, lambda: f"worker ready\n{self.log()}", timeout=25)
+        if wait:
+            wait_until(self._ready, lambda: f"worker ready\n{self.log()}", timeout=25)
 
     def _ready(self) -> bool:
         assert self._process is not None
