@@ -2,49 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
 
 import pytest
 
 from agentq.store import fail_points, library
-from tests.fault.scenarios.function_points import SCENARIOS, Stages
-from tests.support.redis_server import private_server
+from tests.fault.scenarios import crash_points, function_points
+from tests.support.play import Plays
 
 pytestmark = pytest.mark.timeout(180)
 
-POINTS = [name for name in fail_points.names() if not name.startswith("sent-")]
-"""What `sent-` leaves behind is what one of the others does; `make fault` plays it too."""
+Act = Callable[[Plays], Any]
 
-AT_ONCE = 3
-"""Plays: they mostly wait, for processes to start and for leases to end."""
+MOMENTS = ("before", "after")
+"""What `sent` leaves behind is what one of these does; `make fault` plays it too."""
+
+POINTS = {
+    f"{moment}-{name}": partial(function_points.act, point=f"{moment}-{name}")
+    for name in library.functions()
+    for moment in MOMENTS
+}
+
+CHORDS = {
+    f"{crash.who}, {moment}-{crash.function}": partial(
+        crash_points.chords, crash=crash, moment=moment, trials=1
+    )
+    for crash in crash_points.CRASHES
+    for moment in MOMENTS
+}
 
 
 @pytest.fixture(scope="module")
 def acts(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mapping[str, Future[None]]]:
-    """The acts of the points that are tested, under way."""
+) -> Iterator[Mapping[Act, Future[Any]]]:
+    """What is tested, under way, several at a time."""
     tested = [
-        item.callspec.params["point"]
+        item.callspec.params["act"]
         for item in request.session.items
         if isinstance(item, pytest.Function) and "acts" in item.fixturenames
     ]
-    several = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="act")
-    with ExitStack() as stack:
-        servers = [stack.enter_context(private_server()) for _ in range(AT_ONCE)]
-        stages = stack.enter_context(Stages(servers, tmp_path_factory.mktemp("acts")))
-        yield {point: several.submit(stages.act, point) for point in tested}
-        several.shutdown(cancel_futures=True)
+    with crash_points.several_plays(tmp_path_factory.mktemp("acts")) as start:
+        yield {act: start(act) for act in tested}
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("act", POINTS.values(), ids=POINTS)
 def test_a_process_that_dies_at_a_point_loses_and_doubles_nothing(
-    acts: Mapping[str, Future[None]], point: str
+    acts: Mapping[Act, Future[None]], act: Act
 ) -> None:
-    acts[point].result()
+    acts[act].result()
+
+
+@pytest.mark.parametrize("act", CHORDS.values(), ids=CHORDS)
+def test_a_chords_body_runs_once_though_a_process_dies_as_its_header_ends(
+    acts: Mapping[Act, Future[crash_points.Row]], act: Act
+) -> None:
+    row = acts[act].result()
+    assert row.holds, row
 
 
 def test_every_function_has_a_scenario() -> None:
-    assert set(SCENARIOS) == set(library.functions())
+    assert set(function_points.SCENARIOS) == set(library.functions())
+    assert {fail_points.parse(point).name for point in POINTS} == set(POINTS)

@@ -10,8 +10,11 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Self
 from uuid import uuid4
 
@@ -32,8 +35,11 @@ WAIT_S = 40
 class Play:
     """Ends, on the way out, whatever was started in it."""
 
-    def __init__(self, *, server: Server, folder: Path) -> None:
+    def __init__(self, *, server: Server, folder: Path, dying: Sequence[str] = ()) -> None:
+        """Begin; *dying*: options of the workers that die."""
         self.server = server
+        self.folder = folder
+        self._dying = dying
         self.cell = uuid4().hex[:12]
         self.ledger = Ledger(folder / self.cell)
         url = f"{server.url}?cell={self.cell}"
@@ -60,10 +66,11 @@ class Play:
 
     # -- who works ----------------------------------------------------------------------------------
 
-    def worker(self, name: str, *, crash: str = "", **variables: str) -> WorkerProcess:
+    def worker(self, name: str, *options: str, crash: str = "", **variables: str) -> WorkerProcess:
         """Start a worker; return when it is ready, or at once where it is to die at *crash*."""
         env = self._environment(crash, variables)
-        worker = WorkerProcess(f"{APP}:app", options=("-n", f"{name}@test", *BOTH_POOLS), env=env)
+        options = ("-n", f"{name}@test", *BOTH_POOLS, *options)
+        worker = WorkerProcess(f"{APP}:app", options=options, env=env)
         self._stack.callback(worker.close)
         worker.start(wait=not crash)
         return worker
@@ -72,9 +79,13 @@ class Play:
         """Wait until *worker* has been killed, by its fail-point."""
         assert worker.wait_ended(WAIT_S) == -signal.SIGKILL, worker.log()
 
+    def dying(self, crash: str, *options: str, **variables: str) -> WorkerProcess:
+        """Start a worker that is to die at *crash*."""
+        return self.worker("dying", *self._dying, *options, crash=crash, **variables)
+
     def worker_dies(self, crash: str, **variables: str) -> None:
         """Start a worker and wait until it has died."""
-        self.dies(self.worker("dying", crash=crash, **variables))
+        self.dies(self.dying(crash, **variables))
 
     def go_on(self) -> None:
         """Let the other worker go on."""
@@ -133,6 +144,13 @@ class Play:
         self._other.send(signal.SIGSTOP)
         self.ledger.clear()
 
+    def check_leases(self) -> None:
+        """Check that the dead hold no lease any more."""
+        self.go_on()
+        store = self.aq.store
+        count = partial(store.command, "ZCARD", store.keys.workers())
+        wait_until(lambda: count() == 1, lambda: f"one lease, not {count()}", WAIT_S)
+
     def _until_empty(self) -> None:
         """Wait until no message is left, nor a key without a time to live."""
 
@@ -140,3 +158,42 @@ class Play:
             return [*self.server.streams(self.cell), *self.server.keys_left(self.cell)]
 
         wait_until(lambda: not left(), lambda: f"an empty cell; in it: {left()}", WAIT_S)
+
+
+class Plays:
+    """Plays on several servers, each server's for one thread at a time."""
+
+    def __init__(
+        self, *, servers: Sequence[Server], folder: Path, dying: Sequence[str] = ()
+    ) -> None:
+        """Begin; *dying*: options of the workers that die."""
+        self._folder = folder
+        self._dying = dying
+        self._servers: SimpleQueue[Server] = SimpleQueue()
+        for server in servers:
+            self._servers.put(server)
+        self._kept: dict[Server, Play] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._stack:
+            for play in self._kept.values():
+                play.check_leases()
+
+    @contextmanager
+    def one(self) -> Iterator[Play]:
+        """Give a play for one act; after one that failed it is not given again."""
+        server = self._servers.get()
+        try:
+            play = self._kept.pop(server, None)
+            if play is None:
+                new = Play(server=server, folder=self._folder, dying=self._dying)
+                play = self._stack.enter_context(new)
+            yield play
+            play.end_act()
+            self._kept[server] = play
+        finally:
+            self._servers.put(server)

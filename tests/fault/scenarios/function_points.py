@@ -8,14 +8,9 @@ in its hands may have run twice, and had its effects once.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from queue import SimpleQueue
-from typing import Self
+from collections.abc import Callable
 
-from tests.support.play import Play
-from tests.support.redis_server import Server
+from tests.support.play import Play, Plays
 from tests.support.waiting import wait_until
 
 Scenario = Callable[[Play, str], None]
@@ -96,7 +91,7 @@ def renew(play: Play, point: str) -> None:
 def release(play: Play, point: str) -> None:
     """It dies as it gives up its lease, told to go while a step runs."""
     run = play.submit("one")
-    leaving = play.worker("dying", crash=point, AGENTQ_WORKER__DRAIN_TIMEOUT="50ms", **LONG)
+    leaving = play.dying(point, AGENTQ_WORKER__DRAIN_TIMEOUT="50ms", **LONG)
     play.until_noted("member 0")
     leaving.send(signal.SIGTERM)
     play.dies(leaving)
@@ -119,7 +114,7 @@ def reap(play: Play, point: str) -> None:
 
 def promote(play: Play, point: str) -> None:
     """It dies as it moves what is due into its queue."""
-    play.producer(f"send_later(0, 0.1, {point!r})")
+    play.producer(f"send_later(aq, 0.1, {point!r})")
     play.worker_dies(point)
     play.go_on()
     play.until_noted("counted 0")
@@ -130,7 +125,7 @@ def held(play: Play, point: str) -> None:
     """It dies as it asks, behind a broker's silence, what the broker thinks it has."""
     run = play.submit("fan", 4)
     variables = {"AQ_TEST_SECONDS": "0.5", "AGENTQ_BROKER__TIMEOUT": "200ms"}
-    asking = play.worker("dying", crash=point, **variables)
+    asking = play.dying(point, **variables)
     play.until_noted("member 0")
     play.server.client.execute_command("CLIENT", "PAUSE", 700, "ALL")
     play.dies(asking)
@@ -172,8 +167,8 @@ def open_(play: Play, point: str) -> None:
 
 
 def group(play: Play, point: str, count: int) -> None:
-    play.producer(f"send_group({count}, {point!r})", crash=point)
-    play.producer(f"send_group({count}, {point!r})")
+    play.producer(f"send_group(aq, {count}, {point!r})", crash=point)
+    play.producer(f"send_group(aq, {count}, {point!r})")
     play.go_on()
     assert play.ran("counted") == once(count)
 
@@ -285,33 +280,11 @@ SCENARIOS: dict[str, Scenario] = {
 }
 """By the function's name."""
 
+OF_ANY_WORKER = ("fetch", "park", "promote", "reap", "renew", "stage_started")
+"""Whose scenarios hold for a worker with one of Celery's own pools as well."""
 
-class Stages:
-    """Plays on several servers, each with one act at a time; safe between threads."""
 
-    def __init__(self, servers: Sequence[Server], folder: Path) -> None:
-        self._folder = folder
-        self._free: SimpleQueue[Server] = SimpleQueue()
-        for server in servers:
-            self._free.put(server)
-        self._plays: dict[str, Play] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def act(self, point: str) -> None:
-        """Play the scenario of *point*; nothing may be left behind."""
-        server = self._free.get()
-        try:
-            play = self._plays.pop(server.url, None)
-            if play is None:
-                play = self._stack.enter_context(Play(server=server, folder=self._folder))
-            SCENARIOS[point.partition("-")[2]](play, point)
-            play.end_act()
-            self._plays[server.url] = play  # after a failure the next act has a new one
-        finally:
-            self._free.put(server)
+def act(plays: Plays, point: str) -> None:
+    """Play the scenario of *point*; nothing may be left behind."""
+    with plays.one() as play:
+        SCENARIOS[point.partition("-")[2]](play, point)

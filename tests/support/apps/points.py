@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 from celery import chord, group
 
@@ -51,13 +52,13 @@ async def newest(number: int) -> int:
     return number
 
 
-def counted(number: int) -> int:
+async def counted(number: int) -> int:
     note("counted", number)
     return number
 
 
 def total(numbers: list[int], name: str) -> int:
-    note("total", name, len(numbers))
+    note("total", name, sum(numbers))
     return sum(numbers)
 
 
@@ -70,6 +71,8 @@ def declared(broker_url: str | None = None) -> AgentQ:
     aq.flow("fan", first >> each(one) >> last)
     aq.flow("one", one)
     aq.flow("uneasy", aq.step(name="points.uneasy", retries=2, backoff="50ms")(uneasy))
+    for function in (counted, total):
+        aq.celery.task(name=f"points.{function.__name__}", shared=False)(function)
     if not broker_url and NEW not in os.environ:
         return aq
     aq.flow("newest", aq.step(name="points.newest")(newest))
@@ -78,20 +81,24 @@ def declared(broker_url: str | None = None) -> AgentQ:
 
 aq = declared()
 app = aq.celery
-counted_task = app.task(name="points.counted", shared=False)(counted)
-total_task = app.task(name="points.total", shared=False)(total)
 
 
-def send_group(count: int, name: str) -> None:
+def send_group(aq: AgentQ, count: int, name: str) -> None:
     """Publish a group; under the same *name* its members have the same ids each time."""
-    group(counted_task.si(n).set(task_id=f"{name} {n}") for n in range(count)).apply_async()
+    members = [_task(aq, "counted").si(n).set(task_id=f"{name} {n}") for n in range(count)]
+    group(members).apply_async()
 
 
-def send_later(number: int, after_s: float, name: str) -> None:
+def send_later(aq: AgentQ, after_s: float, name: str) -> None:
     """Publish a task that is due *after_s* seconds from now; the same *name* is the same id."""
-    counted_task.apply_async((number,), countdown=after_s, task_id=name)
+    _task(aq, "counted").apply_async((0,), countdown=after_s, task_id=name)
 
 
-def send_chord(width: int, name: str) -> None:
-    """Publish a chord whose body notes *name*."""
-    chord([counted_task.si(n) for n in range(width)])(total_task.s(name))
+def send_chord(aq: AgentQ, width: int, name: str) -> None:
+    """Publish a chord whose body notes *name* and the sum of 1 to *width*."""
+    header = [_task(aq, "counted").si(n) for n in range(1, width + 1)]
+    chord(header, app=aq.celery)(_task(aq, "total").s(name))
+
+
+def _task(aq: AgentQ, name: str) -> Any:
+    return aq.celery.tasks[f"points.{name}"]
