@@ -29,8 +29,6 @@ MARKED = timedelta(days=7)
 """How long a copy is remembered, and so how long a move may be interrupted."""
 
 AT_ONCE = 100
-RELEASED_AT_ONCE = 500
-"""What one call of `release` hands back at most."""
 
 _LEASE_MS = 60_000
 
@@ -146,7 +144,7 @@ def _let_go(aq: AgentQ, worker: str) -> None:
     """Give back what was taken and left."""
     keep_ms = Terms.of(aq.settings).keep_ms
     call = calls.release(aq.store.keys.prefix, worker, died=False, limit=1_000, keep_ms=keep_ms)
-    while aq.store.call(call) >= RELEASED_AT_ONCE:
+    while aq.store.call(call) >= calls.HANDED_BACK:
         pass
 
 

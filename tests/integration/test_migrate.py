@@ -12,6 +12,8 @@ from kombu import Connection
 from agentq import AgentQ
 from agentq.ops.migrate import Migrated, from_celery, to_celery
 from agentq.ops.status import read_status
+from agentq.store import calls, effects
+from agentq.store.effects import Message
 from agentq.store.kombu_lists import KombuLists
 from tests.support.cell import Cell
 from tests.support.redis_server import Server, private_server
@@ -202,3 +204,19 @@ def test_going_back_killed_between_push_and_ack_doubles_nothing(
     assert to_celery(aq, address, ["shared"], queue="celery") == Migrated(5, 0)
     assert foreign.client.llen("celery\x06\x163") == 5
     assert waiting(url) == []
+
+
+def test_going_back_hands_back_all_it_left_however_much(
+    address: str, aq: AgentQ, url: str, stock: Celery
+) -> None:
+    assert stock
+    count = 2 * calls.HANDED_BACK + 1
+    cell = Cell(url)
+    steps = [
+        Message("shared", "normal", 0, f"s{n}", "a-run", "", b"{}", b"[]") for n in range(count)
+    ]
+    cell.stage("steps", steps)
+    cell.open(effects.open_group("steps", "shared", "normal"))
+    assert to_celery(aq, address, ["shared"], queue="celery") == Migrated(0, count)
+    assert cell.redis("ZCARD", cell.keys.workers()) == 0
+    assert waiting(url) == [f"normal s{n}" for n in range(count)]
