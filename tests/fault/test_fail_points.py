@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentq.store import fail_points, library
-from tests.fault.scenarios import crash_points, function_points
-from tests.support.play import Plays
+from agentq.store import library
+from tests.fault.scenarios import crash_points, function_points, migrations
+from tests.support.play import Plays, Scenario
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -20,11 +20,18 @@ Act = Callable[[Plays], Any]
 MOMENTS = ("before", "after")
 """What `sent` leaves behind is what one of these does; `make fault` plays it too."""
 
-POINTS = {
-    f"{moment}-{name}": partial(function_points.act, point=f"{moment}-{name}")
-    for name in library.functions()
-    for moment in MOMENTS
-}
+
+def acts_of(scenarios: Mapping[str, Scenario]) -> dict[str, Act]:
+    """Return what to play, by its point."""
+    return {
+        f"{moment}-{name}": partial(Plays.act, scenario=scenario, point=f"{moment}-{name}")
+        for name, scenario in scenarios.items()
+        for moment in MOMENTS
+    }
+
+
+POINTS = acts_of(function_points.SCENARIOS)
+MOVES = acts_of({name: migrations.SCENARIOS[name] for name in ("enqueue", "complete")})
 
 CHORDS = {
     f"{crash.who}, {moment}-{crash.function}": partial(
@@ -64,6 +71,12 @@ def test_a_chords_body_runs_once_though_a_process_dies_as_its_header_ends(
     assert row.holds, row
 
 
+@pytest.mark.parametrize("act", MOVES.values(), ids=MOVES)
+def test_a_move_from_or_to_a_stock_celery_that_dies_is_made_again_and_moves_each_once(
+    acts: Mapping[Act, Future[None]], act: Act
+) -> None:
+    acts[act].result()
+
+
 def test_every_function_has_a_scenario() -> None:
     assert set(function_points.SCENARIOS) == set(library.functions())
-    assert {fail_points.parse(point).name for point in POINTS} == set(POINTS)

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -160,6 +160,10 @@ class Play:
         wait_until(lambda: not left(), lambda: f"an empty cell; in it: {left()}", WAIT_S)
 
 
+Scenario = Callable[[Play, str], None]
+"""Lets a process die at a point, lets others go on, and checks what became of the work."""
+
+
 class Plays:
     """Plays on several servers, each server's for one thread at a time."""
 
@@ -182,6 +186,11 @@ class Plays:
         with self._stack:
             for play in self._kept.values():
                 play.check_leases()
+
+    def act(self, scenario: Scenario, point: str) -> None:
+        """Play one scenario."""
+        with self.one() as play:
+            scenario(play, point)
 
     @contextmanager
     def one(self) -> Iterator[Play]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from agentq.store import fail_points, library
-from tests.fault.scenarios import function_points
+from agentq.store import fail_points
+from tests.fault.scenarios import function_points, migrations
 from tests.fault.scenarios.row import Row
-from tests.support.play import WAIT_S, Play, Plays
+from tests.support.play import WAIT_S, Play, Plays, Scenario
 from tests.support.redis_server import private_server
 from tests.support.waiting import wait_until
 
@@ -118,15 +118,22 @@ def run(trials: int) -> list[Row]:
 
 def run_functions() -> list[Row]:
     """Let a process die at each point of each function."""
+    functions, moves = function_points.SCENARIOS, migrations.SCENARIOS
+    stock = {name: functions[name] for name in function_points.OF_ANY_WORKER}
     return [
-        _every_point("", (), library.functions()),
-        _every_point(" of a solo pool", ("-P", "solo"), function_points.OF_ANY_WORKER),
+        _every_point("a process", functions),
+        _every_point("a worker with a solo pool", stock, dying=("-P", "solo")),
+        _every_point("agentq migrate", moves),
     ]
 
 
-def _every_point(who: str, dying: Sequence[str], functions: Sequence[str]) -> Row:
-    points = [f"{moment}-{name}" for name in functions for moment in fail_points.MOMENTS]
+def _every_point(who: str, scenarios: Mapping[str, Scenario], *, dying: Sequence[str] = ()) -> Row:
     with _folder() as folder, several_plays(folder, dying=dying) as start:
-        for act in [start(function_points.act, point) for point in points]:
+        acts = [
+            start(Plays.act, scenario, f"{moment}-{name}")
+            for name, scenario in scenarios.items()
+            for moment in fail_points.MOMENTS
+        ]
+        for act in acts:
             act.result()
-    return Row(33, f"a process{who} dies at each fail-point of a function", len(points), 0, 0)
+    return Row(33, f"{who} dies at each fail-point of its functions", len(acts), 0, 0)

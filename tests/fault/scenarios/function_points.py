@@ -8,12 +8,9 @@ in its hands may have run twice, and had its effects once.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
-from tests.support.play import Play, Plays
+from tests.support.play import Play, Scenario
 from tests.support.waiting import wait_until
-
-Scenario = Callable[[Play, str], None]
 
 LONG = {"AQ_TEST_SECONDS": "60"}
 """For a process that is to die before its steps end."""
@@ -282,9 +279,3 @@ SCENARIOS: dict[str, Scenario] = {
 
 OF_ANY_WORKER = ("fetch", "park", "promote", "reap", "renew", "stage_started")
 """Whose scenarios hold for a worker with one of Celery's own pools as well."""
-
-
-def act(plays: Plays, point: str) -> None:
-    """Play the scenario of *point*; nothing may be left behind."""
-    with plays.one() as play:
-        SCENARIOS[point.partition("-")[2]](play, point)
