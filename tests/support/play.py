@@ -138,9 +138,7 @@ class Play:
 
     def end_act(self) -> None:
         """Check that nothing is left behind; stop the other worker."""
-        store = self.aq.store
         self._until_empty()
-        assert store.command("ZCARD", store.keys.delayed()) == 0
         self._other.send(signal.SIGSTOP)
         self.ledger.clear()
 
@@ -152,11 +150,7 @@ class Play:
         wait_until(lambda: count() == 1, lambda: f"one lease, not {count()}", WAIT_S)
 
     def _until_empty(self) -> None:
-        """Wait until no message is left, nor a key without a time to live."""
-
-        def left() -> list[str]:
-            return [*self.server.streams(self.cell), *self.server.keys_left(self.cell)]
-
+        left = partial(self.server.left, self.cell)
         wait_until(lambda: not left(), lambda: f"an empty cell; in it: {left()}", WAIT_S)
 
 
