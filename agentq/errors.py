@@ -43,6 +43,10 @@ class BrokerUnavailable(AgentQError):
     """The broker did not answer within the time limit; the same call with the same id is safe."""
 
 
+class FunctionsMissing(BrokerUnavailable):
+    """The broker lacks agentq's functions and this user may not load them: `agentq broker init`."""
+
+
 class BrokerNotConfigured(AgentQError):
     """No broker is set and no embedded one runs."""
 

@@ -42,6 +42,7 @@ from agentq.broker.received import (
     Fence,
     Letter,
     Received,
+    Unknown,
     Unreadable,
     Verdict,
     judge,
@@ -202,9 +203,9 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             self.client.connection.disconnect()
             raise
         except self.ResponseError as error:
-            if library.MISSING.lower() not in str(error).lower():
+            if not library.is_missing(error):
                 raise
-            self.store.load_functions()  # the server was flushed or is new
+            self.keeper.ensure_functions()  # the server was flushed or is new
             answer = None
         finally:
             self._in_poll = None
@@ -266,18 +267,21 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         lane = f"{fence.pool}:{fence.lane}"
         return calls.fail(self.prefix, lane, fence.stream, fence.entry, after_ms=0, retry=False)
 
-    def _parked(self, fence: Fence, task: str) -> calls.Call:
-        return calls.park(
+    def _park(self, fence: Fence, lacking: str) -> None:
+        logger.warning("no %s here: handed back", lacking)
+        call = calls.park(
             self.prefix, f"{fence.pool}:{fence.lane}", fence.stream, fence.entry,
-            after_ms=_PARK_MS, name=f"task {task}", limit_ms=self.terms.park_ms,
+            after_ms=_PARK_MS, name=lacking, limit_ms=self.terms.park_ms,
             keep_ms=self.terms.keep_ms,
         )  # fmt: skip
+        self.keeper.hand_back(call)
 
     def _hand_in(self, queue: str, verdict: Verdict) -> None:
         match verdict:
             case Received(fence, payload) if not worker_app.knows(payload["headers"]["task"]):
-                logger.warning("no task %r here: handed back", payload["headers"]["task"])
-                self.keeper.hand_back(self._parked(fence, payload["headers"]["task"]))
+                self._park(fence, f"task {payload['headers']['task']}")
+            case Unknown(fence, lacking):
+                self._park(fence, lacking)
             case Received(fence, payload):
                 self._deliver_checked(queue, fence, payload)
             case Exhausted(fence, payload, attempts):
@@ -286,7 +290,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
                 self.bury(fence, reason, payload["letter"])
             case Unreadable(fence, reason, letter):
                 logger.error("dead letter %s: %s", letter.id or fence.entry, reason)
-                self.bury(fence, reason, letter, self._lost(reason, letter.run, letter.join))
+                self.bury(fence, reason, letter, letter.followers(reason, self.terms.keep_ms))
             case Dropped(fence, run):
                 self.end(fence, run=run)
 
@@ -333,14 +337,6 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         call = calls.complete(self.prefix, fence.stream, fence.entry, "", keep, ending)
         if self.store.call(call) == b"stale":
             self.store.call(calls.complete(self.prefix, "", "", "", keep, [effect]))
-
-    def _lost(self, reason: str, run: str, join: str) -> list[effects.Effect]:
-        """Return what an unreadable message means for its fan-in or its run."""
-        outcome = dumps({"kind": "Malformed", "message": reason, "step": ""}).encode()
-        if join:
-            name, _, index = join.rpartition("|")
-            return [effects.part(name, index, outcome)]
-        return [effects.end(run, "failed", outcome, self.terms.keep_ms)] if run else []
 
     # -- queues -----------------------------------------------------------------------------------
 

@@ -3,6 +3,9 @@
 A stream entry keeps kombu's message in two fields: `h` is everything but the body (headers,
 properties, content type), `b` the body's bytes as they are: `[args, kwargs, embed]`. Header `aq`
 is ours: `{"v": 1, "run": ..., "flow": ..., "node": ..., "path": [[join, index], ..]}`.
+
+Of every version to come a worker of this one can tell that it is newer: `h` stays a JSON object
+whose `headers.aq.v` is a number. It is looked at before anything else is.
 """
 
 from __future__ import annotations
@@ -48,6 +51,10 @@ class Malformed(ValueError):  # noqa: N818 -- by situation, as in errors.py
     """The bytes are no message; the text says why, for the dead letter."""
 
 
+class Newer(Malformed):
+    """A message of a version that this build can not read; the text is what it lacks."""
+
+
 def pack(
     headers: dict[str, Any],
     properties: dict[str, Any],
@@ -76,13 +83,15 @@ def unpack(data: bytes) -> Envelope:
     """Read field `h`.
 
     Raises:
+        Newer: it is of a version above `VERSION`.
         Malformed: it is no JSON object, or what every message has is missing or of another type.
     """
     try:
         message = orjson.loads(data)
-        headers, properties = message["headers"], message["properties"]
-        task, task_id = headers["task"], headers["id"]
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        headers = message["headers"]
+        _check_version(headers.get("aq"))
+        properties, task, task_id = message["properties"], headers["task"], headers["id"]
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise Malformed(f"no message: {type(error).__name__}: {error}") from error
     if not isinstance(properties, dict):
         raise Malformed("properties are not an object")
@@ -98,6 +107,24 @@ def unpack(data: bytes) -> Envelope:
         message.get("content-type") or JSON,
         message.get("content-encoding") or "utf-8",
     )
+
+
+def task_of(data: bytes) -> str:
+    """Return the task that field `h` names, "" where it can not be read."""
+    try:
+        return unpack(data).task
+    except (Malformed, RecursionError):
+        return ""
+
+
+def _check_version(ours: Any) -> None:
+    if not isinstance(ours, dict):
+        return  # an ordinary task's; `_check_ours` refuses what is neither
+    version = ours.get("v", VERSION)
+    if type(version) is not int or version < 1:
+        raise Malformed(f"header aq: version {version!r:.80}")
+    if version > VERSION:
+        raise Newer(f"message version {version}")
 
 
 def _check_types(headers: dict[str, Any], properties: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ import orjson
 
 from agentq.broker.terms import Terms
 from agentq.clock import wall_ms
-from agentq.errors import BrokerUnavailable
+from agentq.errors import BrokerUnavailable, FunctionsMissing
 from agentq.store import calls, skew
 from agentq.store.address import Address
 from agentq.store.calls import Call
@@ -52,7 +52,9 @@ class LeaseKeeper:
         self._terms = terms
         self._prefix = store.keys.prefix
         self._returns: deque[Call] = deque()
+        self._held = False
         self._renewed = 0.0
+        self._said_missing = False
         self._skew_ms = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -60,6 +62,8 @@ class LeaseKeeper:
 
     def start(self) -> None:
         """Take the lease and keep it; safe twice.
+
+        Where the broker lacks the functions it is taken as soon as they are there.
 
         Raises:
             BrokerUnavailable: no answer in time.
@@ -99,9 +103,23 @@ class LeaseKeeper:
         """Take a lease under a new name: the old one was lost, and what it held with it."""
         with self._lock:
             if self._store.command("ZSCORE", self._store.keys.workers(), self.name) is None:
-                logger.warning("lease %s was lost: what it held runs elsewhere now", self.name)
-                self.name = _new_name()
+                if self._held:
+                    logger.warning("lease %s was lost: what it held runs elsewhere now", self.name)
+                    self.name = _new_name()
                 self._take()
+
+    def ensure_functions(self) -> bool:
+        """Load the functions where they are missing, or say once that somebody else has to.
+
+        Raises:
+            BrokerUnavailable: no answer in time.
+        """
+        try:
+            self._store.ensure_functions()
+        except FunctionsMissing as error:
+            self._say(error)
+            return False
+        return True
 
     def round(self) -> None:
         """Renew when it is time, return what the dead held, move what is due."""
@@ -134,10 +152,19 @@ class LeaseKeeper:
         while not self._stop.wait(_ROUND_S * random.uniform(0.8, 1.2)):  # noqa: S311 -- jitter
             try:
                 self.round()
+                self._said_missing = False
+            except FunctionsMissing as error:
+                self._say(error)
             except BrokerUnavailable as error:
                 logger.debug("%s", error)
             except Exception:
                 logger.exception("lease %s", self.name)  # the thread must not end
+
+    def _say(self, error: FunctionsMissing) -> None:
+        """Say once what is missing, until it is there and missing again."""
+        if not self._said_missing:
+            logger.warning("%s; waiting for them", error)
+        self._said_missing = True
 
     def _send_returns(self) -> None:
         while self._returns:
@@ -145,6 +172,9 @@ class LeaseKeeper:
             self._returns.popleft()
 
     def _take(self) -> None:
+        self._held = self.ensure_functions()
+        if not self._held:
+            return
         asked_ms = wall_ms()
         now_ms, _ = self._store.call(self._renewal(first=True))
         self._skew_ms = skew.learn(self._store.address, now_ms, asked_ms)

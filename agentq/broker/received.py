@@ -3,6 +3,7 @@
 entry --> Received   a message for Celery's consumer
       --> Exhausted  one whose worker died too often: fails without being run
       --> Dropped    ends at once: of an ended or expired run
+      --> Unknown    of a version that this build can not read: handed back for one that can
       --> Unreadable for the dead letters
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentq.broker import envelope, serializer
-from agentq.broker.envelope import Envelope, Malformed
+from agentq.broker.envelope import Envelope, Malformed, Newer
 from agentq.store import effects
 
 _REPR_BYTES = 256
@@ -41,6 +42,14 @@ class Letter:
             reason, self.id, self.attempts, self.headers, self.body, retries=self.retries,
             born_ms=self.born_ms, pool=self.pool, lane=self.lane, run=self.run, join=self.join,
         )  # fmt: skip
+
+    def followers(self, reason: str, keep_ms: int) -> list[effects.Effect]:
+        """Return what it means for its fan-in or its run that it is unreadable."""
+        outcome = serializer.dumps({"kind": "Malformed", "message": reason, "step": ""})
+        if self.join:
+            name, _, index = self.join.rpartition("|")
+            return [effects.part(name, index, outcome)]
+        return [effects.end(self.run, "failed", outcome, keep_ms)] if self.run else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,15 @@ class Unreadable:
     letter: Letter
 
 
-Verdict = Received | Exhausted | Dropped | Unreadable
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A message for a worker that knows more."""
+
+    fence: Fence
+    lacking: str
+
+
+Verdict = Received | Exhausted | Dropped | Unreadable | Unknown
 
 
 def judge(entry: list[Any], *, pool: str, now_ms: int, limit: int) -> Verdict:
@@ -123,6 +140,8 @@ def judge(entry: list[Any], *, pool: str, now_ms: int, limit: int) -> Verdict:
         return Dropped(fence, run)
     try:
         payload = _payload(envelope.unpack(letter.headers), fence, letter)
+    except Newer as error:
+        return Unknown(fence, str(error))
     except (Malformed, RecursionError) as error:
         return Unreadable(fence, str(error), letter)
     if attempts >= limit:

@@ -169,19 +169,12 @@ def _letter(entry: bytes, flat: Any) -> Letter:
     head, body = pairs.get(b"h", b""), pairs.get(b"b", b"")
     cut, born = int(text(b"c") or 0), int(text(b"t") or 0)
     return Letter(
-        id=entry.decode(), reason=text(b"why"), task=_task_of(head), task_id=text(b"i"),
+        id=entry.decode(), reason=text(b"why"), task=envelope.task_of(head), task_id=text(b"i"),
         pool=text(b"p"), lane=text(b"l"), run=text(b"r"), join=text(b"j"),
         attempts=int(text(b"a") or 0), retries=int(text(b"n") or 0),
         born=_instant(born) if born else None, died=_instant(int(entry.partition(b"-")[0])),
         size=cut or len(head) + len(body), whole=not cut, headers=head, body=body,
     )  # fmt: skip
-
-
-def _task_of(head: bytes) -> str:
-    try:
-        return envelope.unpack(head).task
-    except (envelope.Malformed, RecursionError):
-        return ""
 
 
 def _instant(ms: int) -> datetime:

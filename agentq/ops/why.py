@@ -202,7 +202,7 @@ class _Search:
         lease = (
             f"lease ends in {left:.1f} s" if left > 0 else "whose lease is over: handed out anew"
         )
-        step = envelope.unpack(fields[b"h"]).task
+        step = envelope.task_of(fields[b"h"])
         said = f"runs on {worker.partition('#')[0]}, {lease}"
         return Wait(step=step, where="worker", said=said, for_ms=pending["time_since_delivered"])
 

@@ -1,8 +1,8 @@
 """One cell's Redis as producers and workers see it: calls with a time limit and typed errors.
 
-`Store` is synchronous and safe between threads, `AsyncStore` belongs to one event loop. Both load
-the function library when the server answers that it lacks it, so that a fresh or flushed server
-needs no set-up in development.
+`Store` is synchronous and safe between threads, `AsyncStore` belongs to one event loop. Both ask
+with their first call whether the server has the functions, and load them where it lacks them, then
+or later, so that a fresh or flushed server needs no set-up in development (`library`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ import redis.exceptions
 from hiredis import pack_command
 
 from agentq.clock import format_duration, wall_ms
-from agentq.errors import BrokerUnavailable
+from agentq.errors import BrokerUnavailable, FunctionsMissing
 from agentq.store import library, skew
 from agentq.store.address import Address, connect, connect_async
 from agentq.store.calls import Call
@@ -37,6 +37,13 @@ _PASSING = ("MISCONF", "UNBLOCKED", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "
 """How errors begin that say what the whole server can not do at the moment: write to its disk, go
 on blocking (it has become a replica), reach enough replicas, run a function beside a slow one."""
 
+
+_REFUSING = {
+    redis.exceptions.OutOfMemoryError: "is full (maxmemory) and accepts no new work",
+    redis.exceptions.ReadOnlyError: "is a replica and takes no writes",
+    redis.exceptions.NoPermissionError: "forbids this user what agentq needs ({}); "
+    "`agentq broker acl` prints the rules",
+}
 
 _SUBMITTING = ("aq1_enqueue", "aq1_open")
 
@@ -63,14 +70,9 @@ def _translated(address: Address, timeout: timedelta | None, what: str) -> Itera
         yield
     except _UNREACHABLE as error:
         raise BrokerUnavailable(_unreachable(address, timeout, what, error)) from error
-    except redis.exceptions.OutOfMemoryError as error:
-        raise BrokerUnavailable(
-            f"the broker at {address} is full (maxmemory) and accepts no new work"
-        ) from error
-    except redis.exceptions.ReadOnlyError as error:
-        raise BrokerUnavailable(
-            f"the broker at {address} is a replica and takes no writes"
-        ) from error
+    except tuple(_REFUSING) as error:
+        said = _REFUSING[type(error)].format(error)
+        raise BrokerUnavailable(f"the broker at {address} {said}") from error
     except redis.exceptions.ResponseError as error:
         if not str(error).startswith(_PASSING):
             raise
@@ -112,13 +114,8 @@ def _answers(replies: list[Any]) -> list[Any]:
     return replies
 
 
-def _ms(answer: Any) -> int:
-    """Return TIME's answer in ms."""
-    return int(answer[0]) * 1000 + int(answer[1]) // 1000
-
-
-def _lacks_functions(error: Exception) -> bool:
-    return library.MISSING.lower() in str(error).lower()
+def _lack_functions(replies: list[Any]) -> bool:
+    return any(isinstance(reply, Exception) and library.is_missing(reply) for reply in replies)
 
 
 class Store:
@@ -129,7 +126,8 @@ class Store:
         self.address = address
         self.timeout = timeout
         self.keys = Keys(address.cell)
-        self._knows_clock = False
+        self._knows_server = False
+        self._may_load = True
 
     @cached_property
     def client(self) -> redis.Redis:
@@ -147,7 +145,7 @@ class Store:
         """
         began = time.monotonic()
         with _translated(self.address, self.timeout, str(call[1])):
-            self._look_at_clock()
+            self._get_to_know()
             try:
                 return self.client.execute_command(*call)
             except redis.exceptions.TimeoutError:
@@ -157,9 +155,9 @@ class Store:
                     raise  # a second wait would go beyond the limit
                 return self.client.execute_command(*call)
             except redis.exceptions.ResponseError as error:
-                if not _lacks_functions(error):
+                if not library.is_missing(error):
                     raise
-                library.load(self.client)
+                self._ensure()
                 return self.client.execute_command(*call)
 
     def pipeline(self, calls: Sequence[Call]) -> list[Any]:
@@ -170,22 +168,31 @@ class Store:
                 may have been served.
         """
         with _translated(self.address, self.timeout, "pipeline"):
-            self._look_at_clock()
+            self._get_to_know()
             replies = self._pipelined(calls)
-            if any(isinstance(reply, Exception) and _lacks_functions(reply) for reply in replies):
-                library.load(self.client)
+            if _lack_functions(replies):
+                self._ensure()
                 replies = self._pipelined(calls)
             return _answers(replies)
 
-    def _look_at_clock(self) -> None:
-        """Compare the clocks, with the first call: a wrong one is to be known, not to matter."""
-        if self._knows_clock:
+    def _get_to_know(self) -> None:
+        """With the first call: no older functions are called, and a wrong clock is known.
+
+        That one is to be known, not to matter.
+        """
+        if self._knows_server:
             return
         asked_ms = wall_ms()
-        # A server whose rights forbid it, or a cut link, is told by the call itself.
-        with suppress(redis.exceptions.ResponseError), _cut_at_once():
-            skew.learn(self.address, _ms(self.client.execute_command("TIME")), asked_ms)
-        self._knows_clock = True
+        with _cut_at_once():  # told by the call itself
+            skew.learn(self.address, self._ensure().now_ms, asked_ms)
+            self._knows_server = True
+
+    def _ensure(self, *, edited: bool = False) -> library.Functions:
+        try:
+            return library.ensure(self.client, edited=edited, may_load=self._may_load)
+        except FunctionsMissing:
+            self._may_load = False  # not 60 KB at each try
+            raise
 
     def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
         pipe = self.client.pipeline(transaction=False)
@@ -198,15 +205,20 @@ class Store:
         with _translated(self.address, self.timeout, str(args[0])):
             return self.client.execute_command(*args)
 
-    def ensure_functions(self) -> bool:
-        """Load the function library where it is missing or older; return whether it was loaded."""
-        with _translated(self.address, self.timeout, "FUNCTION LIST"):
-            return library.ensure(self.client)
+    def ensure_functions(self) -> library.Functions:
+        """Load the functions where they are missing, older, or other code of this revision.
 
-    def load_functions(self) -> None:
-        """Load the function library."""
+        Raises:
+            FunctionsMissing: this user may not load them.
+            BrokerUnavailable: as in `call`.
+        """
         with _translated(self.address, self.timeout, "FUNCTION LOAD"):
-            library.load(self.client)
+            return self._ensure(edited=True)
+
+    def find_functions(self) -> library.Functions | None:
+        """Return which functions the server has, loading nothing; errors as in `call`."""
+        with _translated(self.address, self.timeout, "FCALL"):
+            return library.find(self.client)
 
     def close(self) -> None:
         """Close the connections; safe twice."""
@@ -223,7 +235,8 @@ class AsyncStore:
         self.address = address
         self.timeout = timeout
         self.keys = Keys(address.cell)
-        self._knows_clock = False
+        self._knows_server = False
+        self._may_load = True
 
     @cached_property
     def client(self) -> redis.asyncio.Redis:
@@ -233,23 +246,30 @@ class AsyncStore:
     async def call(self, call: Call) -> Any:
         """Send one call and return its answer; errors as in `Store.call`."""
         with _translated(self.address, self.timeout, str(call[1])):
-            await self._look_at_clock()
+            await self._get_to_know()
             try:
                 return await self.client.execute_command(*call)
             except redis.exceptions.ResponseError as error:
-                if not _lacks_functions(error):
+                if not library.is_missing(error):
                     raise
-                await library.aload(self.client)
+                await self._ensure()
                 return await self.client.execute_command(*call)
 
-    async def _look_at_clock(self) -> None:
+    async def _get_to_know(self) -> None:
         """Do what the synchronous one does."""
-        if self._knows_clock:
+        if self._knows_server:
             return
         asked_ms = wall_ms()
-        with suppress(redis.exceptions.ResponseError), _cut_at_once():
-            skew.learn(self.address, _ms(await self.client.execute_command("TIME")), asked_ms)
-        self._knows_clock = True
+        with _cut_at_once():
+            skew.learn(self.address, (await self._ensure()).now_ms, asked_ms)
+            self._knows_server = True
+
+    async def _ensure(self) -> library.Functions:
+        try:
+            return await library.aensure(self.client, may_load=self._may_load)
+        except FunctionsMissing:
+            self._may_load = False
+            raise
 
     async def pipeline(self, calls: Sequence[Call]) -> list[Any]:
         """Send *calls* in one round trip; an answer may be an exception of its own call.
@@ -260,8 +280,8 @@ class AsyncStore:
         """
         with _translated(self.address, self.timeout, "pipeline"):
             replies = await self._pipelined(calls)
-            if any(isinstance(reply, Exception) and _lacks_functions(reply) for reply in replies):
-                await library.aload(self.client)
+            if _lack_functions(replies):
+                await self._ensure()
                 replies = await self._pipelined(calls)
             return _answers(replies)
 

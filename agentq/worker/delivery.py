@@ -4,7 +4,8 @@ What an entry can be::
 
     entry --> Delivery    a message for a task that this worker has
           --> Settled     it can be ended at once: malformed, of an ended run, expired
-          --> Unknown     this worker lacks the task or the flow: handed back for one that has it
+          --> Unknown     this worker lacks the task or the flow, or can not read messages of that
+                          version: handed back for one that has it
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kombu import compression, serialization
 
 from agentq.broker import envelope, serializer
-from agentq.broker.envelope import Envelope, Malformed
+from agentq.broker.envelope import Envelope, Malformed, Newer
 from agentq.broker.outbox import Outbox
 from agentq.runs.record import RunState
 from agentq.store import effects
@@ -150,34 +151,41 @@ def judge(
     attempts = _count(fields.get(b"a"))
     if live != LIVE:
         return Settled(stream, entry_id, run, [], "its run has ended")
+    id_, name = fields.get(b"i", b""), lane.decode()
     try:
         message = envelope.unpack(head)
+    except Newer as error:
+        return Unknown(f"{pool}:{name}", stream, entry_id, id_, str(error))
     except (Malformed, RecursionError) as error:
-        task_id = fields.get(b"i", b"").decode(errors="replace")
+        task_id = id_.decode(errors="replace")
         letter = effects.dead(
             str(error), task_id, attempts, head, body, retries=_count(fields.get(b"n")),
-            born_ms=_born(fields, entry_id), pool=pool, lane=lane.decode(), run=run, join=join,
+            born_ms=_born(fields, entry_id), pool=pool, lane=name, run=run, join=join,
         )  # fmt: skip
         ended = [letter, *_ends(run, join, str(error), attempts, keep_ms)]
         return Settled(stream, entry_id, run, ended, str(error))
-    id_ = fields.get(b"i", b"")
-    task = tasks.get(message.task)
-    name = lane.decode()
-    if task is None:
-        return Unknown(f"{pool}:{name}", stream, entry_id, id_, f"task {message.task}")
-    flow = message.ours.get("flow")
-    if flow is not None:
-        if flow not in flows:
-            return Unknown(f"{pool}:{name}", stream, entry_id, id_, f"flow {flow}")
-        if not flows[flow].graph.runs(message.ours["node"], message.task):
-            lacking = f"flow {flow} with {message.task} at that place"
-            return Unknown(f"{pool}:{name}", stream, entry_id, id_, lacking)
+    if lacking := _lacking(message, tasks, flows):
+        return Unknown(f"{pool}:{name}", stream, entry_id, id_, lacking)
     born = _born(fields, entry_id)
     return Delivery(
-        task, message, pool, name, stream, entry_id, message.id, run, join, body,
+        tasks[message.task], message, pool, name, stream, entry_id, message.id, run, join, body,
         attempts, _count(fields.get(b"n")), born, Deadline(deadline) if deadline else NEVER,
         _count(fields.get(b"s")),
     )  # fmt: skip
+
+
+def _lacking(message: Envelope, tasks: Mapping[str, Task], flows: Mapping[str, Flow]) -> str:
+    """Return what of a message's code is not here, "" where all is."""
+    if message.task not in tasks:
+        return f"task {message.task}"
+    flow = message.ours.get("flow")
+    if flow is None:
+        return ""
+    if flow not in flows:
+        return f"flow {flow}"
+    if not flows[flow].graph.runs(message.ours["node"], message.task):
+        return f"flow {flow} with {message.task} at that place"
+    return ""
 
 
 def _count(value: bytes | None) -> int:

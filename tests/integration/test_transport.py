@@ -242,7 +242,7 @@ def test_message_for_a_task_that_the_worker_lacks_waits_for_one_that_has_it(
     canvas: Any, own_worker: WorkerProcess, stage: Stage
 ) -> None:
     unknown = canvas.app.signature("nobody.knows").apply_async()
-    wait_until(lambda: "no task 'nobody.knows' here" in own_worker.log(), own_worker.log)
+    wait_until(lambda: "no task nobody.knows here" in own_worker.log(), own_worker.log)
     wait_until(lambda: stage.client.zcard(stage.key("delayed")) == 1, "the message to rest")
     assert unknown.state == "PENDING"
     assert canvas.number.delay(1).get(timeout=WAIT) == 1
