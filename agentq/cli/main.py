@@ -12,6 +12,7 @@ import typer
 
 from agentq.cli import (
     bench,
+    broker,
     cancel,
     dashboard,
     dead,
@@ -59,6 +60,7 @@ for module in (
     app.command(name)(getattr(module, name))
 app.command("resume")(pause.resume)
 app.add_typer(dead.dead)
+app.add_typer(broker.broker)
 
 
 _INTERRUPTED = 130

@@ -38,12 +38,8 @@ _PASSING = ("MISCONF", "UNBLOCKED", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "
 on blocking (it has become a replica), reach enough replicas, run a function beside a slow one."""
 
 
-_REFUSING = {
-    redis.exceptions.OutOfMemoryError: "is full (maxmemory) and accepts no new work",
-    redis.exceptions.ReadOnlyError: "is a replica and takes no writes",
-    redis.exceptions.NoPermissionError: "forbids this user what agentq needs ({}); "
-    "`agentq broker acl` prints the rules",
-}
+_FORBIDDEN = ("ACL failure in script", "The user executing the script can't run")
+"""How errors begin of a function that did what its caller may not: of newer servers, of 7.0."""
 
 _SUBMITTING = ("aq1_enqueue", "aq1_open")
 
@@ -70,17 +66,26 @@ def _translated(address: Address, timeout: timedelta | None, what: str) -> Itera
         yield
     except _UNREACHABLE as error:
         raise BrokerUnavailable(_unreachable(address, timeout, what, error)) from error
-    except tuple(_REFUSING) as error:
-        said = _REFUSING[type(error)].format(error)
-        raise BrokerUnavailable(f"the broker at {address} {said}") from error
     except redis.exceptions.ResponseError as error:
-        if not str(error).startswith(_PASSING):
+        if (said := _refusal(error)) is None:
             raise
-        raise BrokerUnavailable(f"the broker at {address} can not serve now: {error}") from error
+        raise BrokerUnavailable(f"the broker at {address} {said}") from error
     except RuntimeError as error:
         if not str(error).startswith(_CLOSED):
             raise
         raise BrokerUnavailable(f"the link to {address} was cut: {error}") from error
+
+
+def _refusal(error: redis.exceptions.ResponseError) -> str | None:
+    """Return what is said of a server that does not serve; None: it is about this call alone."""
+    text = str(error)
+    if isinstance(error, redis.exceptions.OutOfMemoryError):
+        return "is full (maxmemory) and accepts no new work"
+    if isinstance(error, redis.exceptions.ReadOnlyError):
+        return "is a replica and takes no writes"
+    if isinstance(error, redis.exceptions.NoPermissionError) or text.startswith(_FORBIDDEN):
+        return f"forbids this user what agentq needs ({text}): `agentq broker acl` prints the rules"
+    return f"can not serve now: {text}" if text.startswith(_PASSING) else None
 
 
 def _unreachable(

@@ -27,11 +27,18 @@ class Running:
 
     def worker(self, name: str = "w", *, options: tuple[str, ...] = BOTH_POOLS) -> WorkerProcess:
         """Start one more worker; it ends with the test."""
+        worker = self.new_worker(name, options=options)
+        worker.start()
+        return worker
+
+    def new_worker(
+        self, name: str = "w", *, options: tuple[str, ...] = BOTH_POOLS
+    ) -> WorkerProcess:
+        """Return one that is still to be started."""
         worker = WorkerProcess(
             f"{self._module}:app", options=("-n", f"{name}@test", *options), env=self.variables
         )
         self._stack.callback(worker.close)
-        worker.start()
         return worker
 
     def _imported(self) -> ModuleType:

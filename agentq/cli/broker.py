@@ -1,0 +1,87 @@
+"""`agentq broker`: what an administrator does at a server, once for each build."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentq.cli.options import App, Json
+
+if TYPE_CHECKING:
+    from agentq.store.library import Functions
+
+broker = typer.Typer(
+    name="broker",
+    help="The server: load agentq's functions into it, print the rights that each role needs.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+_MISSING = 1
+
+
+@broker.command("init")
+def init(
+    check: Annotated[
+        bool, typer.Option("--check", help="Load nothing: exit code 1 where they are missing.")
+    ] = False,
+    app: App = None,
+    as_json: Json = False,
+) -> None:
+    """Load the functions of this build into the broker; newer ones that are there stay.
+
+    In development workers and producers load them themselves. Where their users may not, run this
+    as one who may (the admin of [bold]agentq broker acl[/bold]) before a new build starts; its
+    workers wait for it. Workers of the build before go on: old code may call newer functions.
+
+    Example: AGENTQ_BROKER__URL=agentq://agentq-admin:PASSWORD@host:6379/0 agentq broker init
+    """
+    from agentq.ops.application import any_app
+    from agentq.store import library
+
+    store = any_app(app).store
+    found = store.find_functions() if check else store.ensure_functions()
+    there = found is not None and found.revision >= library.REVISION
+    if as_json:
+        import orjson
+
+        body = {
+            "library": library.LIBRARY, "needed": library.REVISION,
+            "revision": found.revision if found else None, "there": there,
+            "loaded": found is not None and found.loaded, "functions": library.names(),
+        }  # fmt: skip
+        typer.echo(orjson.dumps(body).decode())
+    else:
+        typer.echo(_said(found))
+    raise typer.Exit(0 if there else _MISSING)
+
+
+def _said(found: Functions | None) -> str:
+    from agentq.store import library
+
+    if found is None:
+        return f"the functions {library.LIBRARY} are missing: agentq broker init loads them"
+    what = f"functions {library.LIBRARY}, revision {found.revision}"
+    if found.loaded:
+        return f"{what}: loaded, {len(library.names())} of them"
+    if found.revision < library.REVISION:
+        return f"{what}; this build needs revision {library.REVISION}: agentq broker init loads it"
+    return f"{what}: there already"
+
+
+@broker.command("acl")
+def acl(app: App = None) -> None:
+    """Print the users of Redis' ACL that producers, workers and the admin need in this cell.
+
+    Put them into the server's ACL file (or give each to ACL SETUSER) with passwords of your own.
+    None of them may EVAL; only the admin may load functions.
+
+    Example: agentq broker acl >> /etc/redis/users.acl
+    """
+    from agentq.ops.acl import Role, line
+    from agentq.ops.application import any_app
+
+    address = any_app(app).address
+    for role in Role:
+        typer.echo(line(role, cell=address.cell, db=address.db))

@@ -1,0 +1,186 @@
+"""Users that may do no more than they need: the roles of `agentq broker acl`, and who loads functions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+from celery import chord, group
+from typer.testing import CliRunner
+
+from agentq.cli.main import app as command_line
+from agentq.errors import FunctionsMissing
+from agentq.ops.acl import Role, rules
+from agentq.store import library
+from tests.support.ledger import Ledger
+from tests.support.redis_server import Server, private_server
+from tests.support.running import BOTH_POOLS, Running, running
+from tests.support.waiting import wait_until
+
+APP = "tests.support.apps.both"
+KINDS = {"ours": (), "prefork": ("-P", "prefork", "-c", "2")}
+INIT = "run `agentq broker init`"
+FORBIDDEN = (
+    "EVAL 1 0", "FCALL_RO x 0", "SCRIPT LOAD x", "FUNCTION FLUSH", "FUNCTION DELETE aq1",
+    "CONFIG GET *", "KEYS *", "SCAN 0", "FLUSHALL", "SHUTDOWN", "ACL LIST", "CLIENT LIST",
+    "MONITOR", "GET other", "HGETALL {aq:else}:run:x",
+)  # fmt: skip
+NOT_A_PRODUCERS = ("BLPOP {aq:main}:wake:w 1", "PUBLISH {aq:main}:/0.celery.pidbox shutdown",
+                   "XREADGROUP GROUP w me STREAMS {aq:main}:s:shared:normal >")  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server without functions, with one user of each role; the test itself may do anything."""
+    with private_server() as own:
+        for role in Role:
+            given = rules(role, cell="main")
+            own.client.execute_command("ACL", "SETUSER", role, "reset", "on", ">secret", *given)
+        yield own
+
+
+def url(server: Server, role: Role) -> str:
+    return server.url.replace("://", f"://{role}:secret@")
+
+
+def init(server: Server, *options: str) -> str:
+    runner = CliRunner(env={"AGENTQ_BROKER__URL": url(server, Role.ADMIN)})
+    return runner.invoke(command_line, ["broker", "init", *options]).output
+
+
+def denied(server: Server, *roles: str) -> list[str]:
+    """Return what users of these roles were refused; a driver's greeting is not needed."""
+    return [
+        f"{entry['username']} {entry['context']} {entry['object']}"
+        for entry in server.client.acl_log()
+        if entry["username"] in roles and entry["object"] != "client|setinfo"
+    ]
+
+
+@contextmanager
+def roles(server: Server, ledger: Ledger, kind: str) -> Iterator[tuple[Running, Any]]:
+    """An app with a worker of the role worker; return it, and the app as a producer imports it."""
+    with running(APP, url(server, Role.WORKER), ledger, WORKER__LEASE="3s") as working:
+        working.worker(options=(*BOTH_POOLS, "-E", *KINDS[kind]))
+        with running(APP, url(server, Role.PRODUCER), ledger) as producing:
+            yield working, producing.app
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex")  # Celery's `save`
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_needs_more_than_the_roles_give(server: Server, ledger: Ledger, kind: str) -> None:
+    init(server)
+    with roles(server, ledger, kind) as (working, app):
+        width = 600 if kind == "ours" else 20  # 600 are staged
+        run = app.doubled.submit(width, tenant="acme", deadline="1m")
+        assert run.result(timeout=20) == width * (width - 1)
+        assert run.history()[-1].kind == "end"
+        waiting = app.sleeping.submit(30)
+        wait_until(lambda: ledger.count(f"began {waiting.id}"), "the sleeper runs")
+        assert waiting.cancel()
+
+        assert app.second_time.delay(3).get(timeout=20) == 3
+        assert app.add.apply_async((1, 2), countdown=0.1).get(timeout=20) == 3
+        header = [group(app.add.s(1, 1), app.add.s(2, 2)), app.add.s(3, 3)]
+        assert chord(header, app.total.s()).apply_async().get(timeout=20) == 12
+        many = group(app.same.si(i) for i in range(501)).apply_async()
+        many.save()
+        assert sum(many.get(timeout=20)) == sum(range(501))
+        many.forget()
+        assert list(working.app.app.control.inspect(timeout=5, limit=1).ping()) == ["w@test"]
+    assert denied(server, "producer", "worker") == []
+
+
+def test_no_role_may_run_scripts_or_see_more_than_its_cell(server: Server) -> None:
+    for role in Role:
+        connection = redis.Redis.from_url(
+            url(server, role).replace("agentq+unix", "unix"), decode_responses=True
+        )
+        more = NOT_A_PRODUCERS if role is Role.PRODUCER else ()
+        for command in (*FORBIDDEN, *more):
+            if role is Role.ADMIN and command.startswith("FUNCTION DELETE"):
+                continue
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                connection.execute_command(*command.split())
+        connection.close()
+
+
+async def submitted(app: Any) -> None:
+    try:
+        await app.doubled.asubmit(1)
+    finally:
+        await app.aq.aclose()
+
+
+def test_a_producer_is_told_what_to_run(server: Server, ledger: Ledger) -> None:
+    with running(APP, url(server, Role.PRODUCER), ledger) as producing:
+        app = producing.app
+        with pytest.raises(FunctionsMissing, match=INIT):
+            app.doubled.submit(1)
+        with pytest.raises(FunctionsMissing, match=INIT):
+            asyncio.run(submitted(app))
+        with pytest.raises(FunctionsMissing, match=INIT):
+            app.doubled.submit_many([1, 2])
+        with pytest.raises(FunctionsMissing, match=INIT):
+            app.add.delay(1, 2)
+        assert "loaded" in init(server)
+        assert not app.doubled.submit(1).duplicate
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_waits_for_the_functions_and_says_so_once(
+    server: Server, ledger: Ledger, kind: str
+) -> None:
+    with (
+        running(APP, url(server, Role.WORKER), ledger, WORKER__LEASE="3s") as working,
+        running(APP, url(server, Role.PRODUCER), ledger) as producing,
+        ThreadPoolExecutor(1) as starting,
+    ):
+        worker = working.new_worker(options=(*BOTH_POOLS, *KINDS[kind]))
+        started = starting.submit(worker.start)
+        wait_until(lambda: INIT in worker.log(), worker.log, 25)
+        init(server)
+        started.result(25)
+        app = producing.app
+        assert app.add.delay(1, 2).get(timeout=10) == 3
+        assert worker.log().count(INIT) == 1
+
+        # What the server loses comes back the same way, and what ran meanwhile ends once.
+        run = app.sleeping.submit(0.5)
+        wait_until(lambda: ledger.count(f"began {run.id}"), "the sleeper runs")
+        server.client.function_flush()
+        wait_until(lambda: worker.log().count(INIT) == 2, worker.log, 10)
+        wait_until(lambda: ledger.count(f"ended {run.id}"), "it has ended", 10)
+        init(server)
+        assert run.result(timeout=10) == 0.5
+        assert app.add.delay(3, 4).get(timeout=10) == 7
+        assert ledger.count(f"began {run.id}") == 1
+        assert worker.log().count(INIT) == 2
+        assert worker.alive()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_it_may_a_worker_brings_lost_functions_back_by_itself(
+    server: Server, ledger: Ledger, kind: str
+) -> None:
+    with running(APP, server.url, ledger, WORKER__LEASE="3s") as working:
+        worker = working.worker(options=(*BOTH_POOLS, *KINDS[kind]))
+        server.client.function_flush()
+        wait_until(lambda: server.client.function_list(library.LIBRARY), worker.log, 10)
+        assert working.app.add.delay(1, 2).get(timeout=10) == 3
+        assert INIT not in worker.log()
+
+
+def test_init_says_what_it_did_and_check_does_nothing(server: Server) -> None:
+    there = f"functions {library.LIBRARY}, revision {library.REVISION}"
+    assert init(server, "--check") == (
+        f"the functions {library.LIBRARY} are missing: agentq broker init loads them\n"
+    )
+    assert init(server) == f"{there}: loaded, {len(library.names())} of them\n"
+    assert init(server) == f"{there}: there already\n"
+    assert init(server, "--check") == f"{there}: there already\n"
