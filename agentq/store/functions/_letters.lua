@@ -17,17 +17,23 @@ local function dead(P, reason, f, pool, lane)
     'r', f.r, 'j', f.j, 'c', cut)
 end
 
+-- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields
+-- in an order that differs between servers.
+local function failure(kind, message, rest)
+  return '{"kind":"' .. kind .. '","message":' .. cjson.encode(message) .. rest .. '}'
+end
+
 -- Ends what will not be tried again: its result, its fan-in or its run get an error of that kind,
 -- and it is kept as a dead letter.
 local function give_up(P, f, pool, lane, kind, message, keep, now, woken)
-  local exc = cjson.encode({ exc_type = kind, exc_message = { message }, exc_module = 'agentq.errors' })
-  meta(P, f.i, 86400000, '{"status":"FAILURE","result":' .. exc ..
+  meta(P, f.i, 86400000, '{"status":"FAILURE","result":{"exc_type":"' .. kind ..
+    '","exc_message":[' .. cjson.encode(message) .. '],"exc_module":"agentq.errors"}' ..
     ',"traceback":null,"children":[],"task_id":' .. cjson.encode(f.i) .. '}')
   dead(P, message, f, pool, lane)
   if f.j ~= '' then
     local join, index = string.match(f.j, '^(.*)|(%d+)$')
-    part(P, join, index, cjson.encode({ kind = kind, message = message, step = '', attempts = f.a }), now, woken)
+    part(P, join, index, failure(kind, message, ',"step":"","attempts":' .. f.a), now, woken)
   elseif f.r ~= '' then
-    end_run(P, f.r, 'failed', cjson.encode({ kind = kind, message = message, step = f.i }), keep, now)
+    end_run(P, f.r, 'failed', failure(kind, message, ',"step":' .. cjson.encode(f.i)), keep, now)
   end
 end

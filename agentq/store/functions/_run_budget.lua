@@ -44,8 +44,7 @@ local function complete_one(P, argv, i, n, now, woken, spent)
 end
 
 local function too_large(P, run, message, keep, now)
-  local data = cjson.encode({ kind = 'RunTooLarge', message = message, step = '' })
-  end_run(P, run, 'failed', data, keep, now)
+  end_run(P, run, 'failed', failure('RunTooLarge', message, ',"step":""'), keep, now)
 end
 
 -- Charges what was spent, one write a run and one more where it fanned out. A run that used more

@@ -1,0 +1,1438 @@
+#!lua name=aq1
+-- revision 2
+-- What the functions share: the clock, the queues, and how a message gets into them.
+--
+-- A message is {pool, lane, due_ms, id, run, join, headers, body}:
+--   due_ms   0 = now, -n = in n ms, else an instant    run    run id or ""
+--   id       task id                                   join   "<join>|<index>" or ""
+-- In a stream entry its fields are i, r, j, h, b, plus
+--   a  attempts charged so far (hand-overs that ended with the worker's death)
+--   n  retries: hand-overs that ended with an exception
+--   t  when it was first enqueued, ms (returned entries; else the entry's id says it)
+--   u  since when it is parked because no worker that saw it has its code, ms
+--   s  how often it was in the hands of a process that died or hung while it was not alone there:
+--      not charged, but from the first time on it is a suspect, which workers run alone
+
+local GROUP = 'w'
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function make_queue(P, key, lane)
+  redis.call('XGROUP', 'CREATE', key, GROUP, '0', 'MKSTREAM')
+  redis.call('SADD', P .. 'lanes', lane)
+end
+
+local function ensure(P, kind, lane)
+  local key = P .. kind .. lane
+  if redis.call('EXISTS', key) == 0 then make_queue(P, key, lane) end
+  return key
+end
+
+-- Wakes up to `count` workers of a pool that have room and hold a lease.
+local function wake(P, pool, count, now)
+  local idle = P .. 'idle:' .. pool
+  while count > 0 do
+    local found = redis.call('ZPOPMIN', idle)
+    local worker = found[1]
+    if not worker then return end
+    local lease = redis.call('ZSCORE', P .. 'workers', worker)
+    if lease and tonumber(lease) >= now then
+      local key = P .. 'wake:' .. worker
+      redis.call('RPUSH', key, '1')
+      redis.call('PEXPIRE', key, 60000)
+      count = count - 1
+    end
+  end
+end
+
+local function delay(P, m, due, attempts, retries, born)
+  redis.call('ZADD', P .. 'delayed', due, m.id .. '#' .. retries)
+  redis.call('HSET', P .. 'delayed:m', m.id .. '#' .. retries, cmsgpack.pack(
+    { m.pool, m.lane, m.id, m.run, m.join, m.h, m.b, attempts, retries, born, m.unknown or '', m.u or 0, m.s or 0 }))
+end
+
+local function add(P, kind, m, attempts, retries, born)
+  local key = ensure(P, kind, m.pool .. ':' .. m.lane)
+  if m.u or m.s then
+    redis.call('XADD', key, '*', 'i', m.id, 'r', m.run, 'j', m.join, 'h', m.h, 'b', m.b,
+      'a', attempts, 'n', retries, 't', born, 'u', m.u or 0, 's', m.s or 0)
+  elseif attempts == 0 and retries == 0 and born == 0 then
+    redis.call('XADD', key, '*', 'i', m.id, 'r', m.run, 'j', m.join, 'h', m.h, 'b', m.b)
+  else
+    redis.call('XADD', key, '*', 'i', m.id, 'r', m.run, 'j', m.join, 'h', m.h, 'b', m.b,
+      'a', attempts, 'n', retries, 't', born)
+  end
+end
+
+-- Reads a message that starts at ARGV[i]; returns it and the next index.
+local function message_at(argv, i)
+  return { pool = argv[i], lane = argv[i + 1], due = tonumber(argv[i + 2]), id = argv[i + 3],
+    run = argv[i + 4], join = argv[i + 5], h = argv[i + 6], b = argv[i + 7] }, i + 8
+end
+
+local function pack(m)
+  return cmsgpack.pack({ m.pool, m.lane, m.due, m.id, m.run, m.join, m.h, m.b })
+end
+
+local function unpack_message(bytes)
+  local v = cmsgpack.unpack(bytes)
+  return { pool = v[1], lane = v[2], due = v[3], id = v[4], run = v[5], join = v[6], h = v[7], b = v[8] }
+end
+
+-- Puts a message where it belongs and notes which pool to wake.
+local function put(P, m, now, woken)
+  if m.due < 0 then m.due = now - m.due end
+  if m.due > now then
+    delay(P, m, m.due, 0, 0, now)
+  else
+    add(P, 's:', m, 0, 0, 0)
+    woken[m.pool] = (woken[m.pool] or 0) + 1
+  end
+end
+
+local function wake_all(P, woken, now)
+  for pool, count in pairs(woken) do wake(P, pool, math.min(count, 16), now) end
+end
+
+-- What a run and a Celery result show to those who wait for them.
+
+local EVENTS_KEPT = 20000
+
+local function event(P, run, kind, data)
+  redis.call('XADD', P .. 'run:' .. run .. ':ev', 'MAXLEN', '~', EVENTS_KEPT, '*', 'e', kind, 'd', data)
+end
+
+-- Reads what a run's end and a completion ask of it, once for both: {state, deadline, tenant, budget}.
+local function read_run(P, run)
+  local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline', 'tenant', 'budget')
+  record.run = run
+  return record
+end
+
+-- Ends a run once: the first end stands. `kind`, `last`: the event of the step that ended it, kept
+-- in one entry with the end (field x), since both come with each run's last step. `record`: of some
+-- run, as `read_run` gave it in this call.
+local function end_run(P, run, state, data, keep, now, kind, last, record)
+  local key = P .. 'run:' .. run
+  if not record or record.run ~= run then record = read_run(P, run) end
+  if record[1] ~= 'running' then return false end
+  record[1] = state
+  if record[3] and redis.call('HINCRBY', P .. 'tenants', record[3], -1) <= 0 then
+    redis.call('HDEL', P .. 'tenants', record[3])
+  end
+  redis.call('HSET', key, 'state', state, 'ended', now, 'result', data)
+  if record[2] ~= '0' then redis.call('ZREM', P .. 'due', run) end
+  if kind then
+    redis.call('XADD', key .. ':ev', '*', 'e', kind, 'd', last, 'x', '"' .. state .. '"')
+  else
+    event(P, run, 'end', '"' .. state .. '"')
+  end
+  redis.call('PEXPIRE', key, keep)
+  redis.call('PEXPIRE', key .. ':ev', keep)
+  return true
+end
+
+local function meta(P, id, ttl, document)
+  local key = P .. 'celery-task-meta-' .. id
+  redis.call('SET', key, document, 'PX', ttl)
+  redis.call('PUBLISH', key, document)
+end
+
+-- Fan-ins, and the members of large groups that wait for a place in their lane.
+
+local STAGE_TTL = 600000
+
+local function release(P, join, count, now, woken)
+  if count <= 0 then return end
+  local members = redis.call('LPOP', P .. 'join:' .. join .. ':wait', count)
+  if members then
+    for _, bytes in ipairs(members) do put(P, unpack_message(bytes), now, woken) end
+  end
+end
+
+local function finish_join(P, join, now, woken)
+  local bodies = redis.call('HGET', P .. 'join:' .. join, 'body')
+  for _, bytes in ipairs(cmsgpack.unpack(bodies)) do put(P, unpack_message(bytes), now, woken) end
+  redis.call('HSET', P .. 'join:' .. join, 'state', 'done')
+  redis.call('UNLINK', P .. 'join:' .. join .. ':wait')
+end
+
+-- Opens a fan-in; a join of that id that exists already stays as it is. Returns the next index, and
+-- bytes and members to charge; what the run's budget does not allow is charged and not opened.
+local function open_join(P, argv, i, now, woken, fits)
+  local join, width, at_once = argv[i], tonumber(argv[i + 1]), tonumber(argv[i + 2])
+  local ttl, run, bodies, members = tonumber(argv[i + 3]), argv[i + 4], tonumber(argv[i + 5]), argv[i + 6]
+  i = i + 7
+  local key = P .. 'join:' .. join
+  local fresh = redis.call('EXISTS', key) == 0
+  local packed = {}
+  local size, group = string.match(members, '^staged:(%d+):(.+)$')
+  local bytes = tonumber(size or '0')
+  for n = 1, bodies do
+    local m
+    m, i = message_at(argv, i)
+    packed[n] = pack(m)
+    bytes = bytes + #m.h + #m.b
+  end
+  if not group then
+    for k = i, i + tonumber(members) * 8 - 1, 8 do bytes = bytes + #argv[k + 6] + #argv[k + 7] end
+  end
+  if not fits(bytes, math.max(width, 0)) then
+    if group then redis.call('UNLINK', P .. 'stage:' .. group) end
+    return group and i or i + tonumber(members) * 8, bytes, math.max(width, 0)
+  end
+  if fresh then
+    redis.call('HSET', key, 'width', width, 'more', 0, 'done', 0, 'run', run, 'state', 'open',
+      'body', cmsgpack.pack(packed))
+    redis.call('PEXPIRE', key, ttl)
+  end
+  local waiting = key .. ':wait'
+  if group then
+    if fresh and redis.call('EXISTS', P .. 'stage:' .. group) == 1 then
+      redis.call('RENAME', P .. 'stage:' .. group, waiting)
+      redis.call('PEXPIRE', waiting, ttl)
+      release(P, join, at_once, now, woken)
+    end
+  else
+    for n = 1, tonumber(members) do
+      local m
+      m, i = message_at(argv, i)
+      if fresh then
+        if n <= at_once then put(P, m, now, woken) else redis.call('RPUSH', waiting, pack(m)) end
+      end
+    end
+    if fresh and tonumber(members) > at_once then redis.call('PEXPIRE', waiting, ttl) end
+  end
+  if fresh and width == 0 then finish_join(P, join, now, woken) end
+  return i, bytes, math.max(width, 0)
+end
+
+-- Enqueues the body once all outcomes are in.
+local function settle_join(P, join, now, woken)
+  local v = redis.call('HMGET', P .. 'join:' .. join, 'state', 'width', 'more', 'done')
+  if v[1] ~= 'open' or tonumber(v[2]) < 0 then return end
+  if tonumber(v[4]) >= tonumber(v[2]) + tonumber(v[3]) then finish_join(P, join, now, woken) end
+end
+
+-- Counts one outcome, each index once; the last one enqueues the body.
+local function part(P, join, index, outcome, now, woken)
+  local key = P .. 'join:' .. join
+  local v = redis.call('HMGET', key, 'state', 'width', 'more')
+  if v[1] ~= 'open' or redis.call('HSETNX', key .. ':res', index, outcome) == 0 then return end
+  local done = redis.call('HINCRBY', key, 'done', 1)
+  if done == 1 then redis.call('PEXPIRE', key .. ':res', redis.call('PTTL', key)) end
+  release(P, join, 1, now, woken)
+  if tonumber(v[2]) >= 0 and done >= tonumber(v[2]) + tonumber(v[3]) then finish_join(P, join, now, woken) end
+end
+
+local function set_width(P, join, width, more, now, woken)
+  local key = P .. 'join:' .. join
+  if redis.call('EXISTS', key) == 0 then return end
+  if more == '1' then
+    redis.call('HINCRBY', key, 'more', width)
+  else
+    redis.call('HSET', key, 'width', width)
+    settle_join(P, join, now, woken)
+  end
+end
+
+-- Takes the next chunk of opened groups into their lane; called by `fetch` when a lane runs low.
+local function spill(P, lane, now)
+  local open = P .. 'open:' .. lane
+  local group = redis.call('LINDEX', open, 0)
+  if not group then return end
+  local key = P .. 'group:' .. group
+  local members = redis.call('LPOP', key, 200)
+  if members then
+    local woken = {}
+    for _, bytes in ipairs(members) do put(P, unpack_message(bytes), now, woken) end
+  end
+  if redis.call('EXISTS', key) == 0 then redis.call('LPOP', open) end
+end
+
+-- Dead letters, and the end of what will not be tried again.
+
+local DEAD_KEPT = 10000
+local DEAD_BYTES = 65536
+local MAX_PAYLOAD = 262144
+
+-- Keeps a letter: whole up to broker.max_payload (`promote` notes it); of a larger one the beginning,
+-- which can not be replayed (field c: how many bytes it had).
+local function dead(P, reason, f, pool, lane)
+  local most = tonumber(redis.call('GET', P .. 'payload') or MAX_PAYLOAD)
+  local h, b, cut = f.h, f.b, 0
+  if #h > most or #b > most then
+    h, b, cut = string.sub(h, 1, DEAD_BYTES), string.sub(b, 1, DEAD_BYTES), #h + #b
+  end
+  redis.call('XADD', P .. 'dead', 'MAXLEN', DEAD_KEPT, '*', 'why', string.sub(reason, 1, 1000),
+    'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b, 'n', f.n, 't', f.t, 'p', pool, 'l', lane,
+    'r', f.r, 'j', f.j, 'c', cut)
+end
+
+-- Ends what will not be tried again: its result, its fan-in or its run get an error of that kind,
+-- and it is kept as a dead letter.
+local function give_up(P, f, pool, lane, kind, message, keep, now, woken)
+  local exc = cjson.encode({ exc_type = kind, exc_message = { message }, exc_module = 'agentq.errors' })
+  meta(P, f.i, 86400000, '{"status":"FAILURE","result":' .. exc ..
+    ',"traceback":null,"children":[],"task_id":' .. cjson.encode(f.i) .. '}')
+  dead(P, message, f, pool, lane)
+  if f.j ~= '' then
+    local join, index = string.match(f.j, '^(.*)|(%d+)$')
+    part(P, join, index, cjson.encode({ kind = kind, message = message, step = '', attempts = f.a }), now, woken)
+  elseif f.r ~= '' then
+    end_run(P, f.r, 'failed', cjson.encode({ kind = kind, message = message, step = f.i }), keep, now)
+  end
+end
+
+-- The effects of a state change, as one function applies them.
+--
+-- Effects stand flat in ARGV, opcode first, and are applied in order by `apply`:
+--   put    <message>                                      enqueue (or delay) one message
+--   join   <join> <width> <at_once> <ttl_ms> <run> <bodies> <members> <body..> <member..>
+--                                                         open a fan-in; members = "staged:.."
+--                                                         takes what `stage` left under that id
+--                                                         ("staged:<bytes of them>:<id>");
+--                                                         width -1: told later by `width`
+--   width  <join> <width> <more>                          how many outcomes a fan-in waits for, or
+--                                                         with more = 1 how many beyond those
+--   open   <group> <pool> <lane>                          make a staged group visible
+--   part   <join> <index> <outcome>                       count one member's outcome
+--   forget <join>                                         the body has read the outcomes
+--   meta   <task> <ttl_ms> <document>                     store and announce a Celery result
+--   event  <run> <type> <data>                            append to the run's events
+--   end    <run> <state> <data> <keep_ms>                 end the run (once)
+--   dead   <reason> <task> <attempts> <headers> <body> <retries> <born_ms> <pool> <lane> <run> <join>
+--                                                         keep a dead letter
+-- Callers check before they call `apply`: nothing in it refuses, since Redis rolls nothing back.
+
+local function always() return true end
+
+-- Applies the effects in ARGV[i..n]; `woken` gathers which pools to wake (`wake_all`). `fits` says of
+-- bytes and members whether the run may have them; `record`: see `end_run`. Returns an error or nil,
+-- and both as they came.
+local function apply(P, argv, i, n, now, woken, fits, record)
+  local bytes, members = 0, 0
+  while i <= n do
+    local op = argv[i]
+    i = i + 1
+    if op == 'put' then
+      local m
+      m, i = message_at(argv, i)
+      bytes = bytes + #m.h + #m.b
+      put(P, m, now, woken)
+    elseif op == 'part' then
+      bytes = bytes + #argv[i + 2]
+      part(P, argv[i], argv[i + 1], argv[i + 2], now, woken)
+      i = i + 3
+    elseif op == 'meta' then
+      meta(P, argv[i], argv[i + 1], argv[i + 2])
+      i = i + 3
+    elseif op == 'event' then
+      local run = argv[i]
+      if argv[i + 3] == 'end' and argv[i + 4] == run and i + 3 <= n then
+        end_run(P, run, argv[i + 5], argv[i + 6], tonumber(argv[i + 7]), now, argv[i + 1], argv[i + 2], record)
+        i = i + 8
+      else
+        event(P, run, argv[i + 1], argv[i + 2])
+        i = i + 3
+      end
+    elseif op == 'join' then
+      local more, wide
+      i, more, wide = open_join(P, argv, i, now, woken, fits or always)
+      bytes, members = bytes + more, members + wide
+    elseif op == 'width' then
+      set_width(P, argv[i], argv[i + 1], argv[i + 2], now, woken)
+      i = i + 3
+    elseif op == 'open' then
+      local group, pool, lane = argv[i], argv[i + 1], argv[i + 2]
+      if redis.call('EXISTS', P .. 'stage:' .. group) == 1 then
+        redis.call('RENAME', P .. 'stage:' .. group, P .. 'group:' .. group)
+        redis.call('PERSIST', P .. 'group:' .. group)
+        redis.call('RPUSH', P .. 'open:' .. pool .. ':' .. lane, group)
+        ensure(P, 's:', pool .. ':' .. lane)
+        woken[pool] = (woken[pool] or 0) + 16
+      end
+      i = i + 3
+    elseif op == 'forget' then
+      redis.call('UNLINK', P .. 'join:' .. argv[i] .. ':res', P .. 'join:' .. argv[i])
+      i = i + 1
+    elseif op == 'end' then
+      end_run(P, argv[i], argv[i + 1], argv[i + 2], tonumber(argv[i + 3]), now, nil, nil, record)
+      i = i + 4
+    elseif op == 'dead' then
+      dead(P, argv[i], { i = argv[i + 1], a = argv[i + 2], h = argv[i + 3], b = argv[i + 4], n = argv[i + 5],
+        t = argv[i + 6], r = argv[i + 9], j = argv[i + 10] }, argv[i + 7], argv[i + 8])
+      i = i + 11
+    else
+      return redis.error_reply('AQ unknown effect ' .. tostring(op))
+    end
+  end
+  return nil, bytes, members
+end
+
+-- A delivery in the hands of a worker: ended, read, handed back.
+
+local HANDED_BACK = 250 -- at most, by one call: 11 us each
+
+-- Ends a delivery: true where this worker still owned it. The entry's id is the fence, since every
+-- hand-over to another worker is a new entry; an acked entry can not be acked again.
+local function settle(stream, entry)
+  if redis.call('XACK', stream, GROUP, entry) == 0 then return false end
+  redis.call('XDEL', stream, entry)
+  return true
+end
+
+-- Reads an entry; whatever a stranger wrote, every field is there and has its type.
+local function fields_of(entry)
+  local f = { i = '', r = '', j = '', h = '', b = '' }
+  local list = entry[2]
+  for k = 1, #list, 2 do f[list[k]] = list[k + 1] end
+  f.a, f.n = tonumber(f.a) or 0, tonumber(f.n) or 0
+  f.t = tonumber(f.t) or tonumber(string.match(entry[1], '^(%d+)'))
+  f.u, f.s = tonumber(f.u) or 0, tonumber(f.s) or 0
+  if not string.match(f.j, '^.+|%d+$') then f.j = '' end
+  return f
+end
+
+-- Moves one pending entry of a stream to where it is handed out again; dead after `limit` attempts.
+-- `charge`: 1 = counts as an attempt; `suspect`: 1 = it may be what its process died of.
+local function give_back(P, lane, stream, entry, charge, suspect, limit, keep, now, woken)
+  local found = redis.call('XRANGE', stream, entry, entry)
+  if not found[1] then
+    redis.call('XACK', stream, GROUP, entry)
+    return
+  end
+  local f = fields_of(found[1])
+  local attempts, suspected = f.a + charge, f.s + suspect
+  local pool, name = string.match(lane, '^(.-):(.*)$')
+  -- What has no run and no join may stand in a chain or chord that only its header knows: it is
+  -- handed out once more, for a worker to fail it as Celery does. Past that it is given up here.
+  local most = (f.j == '' and f.r == '') and limit + 1 or limit
+  if attempts >= most then
+    local message = 'its worker died ' .. attempts .. ' times while it ran'
+    f.a = attempts
+    give_up(P, f, pool, name, 'WorkerLost', message, keep, now, woken)
+  else
+    add(P, 'r:', { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
+      s = suspected > 0 and suspected or nil }, attempts, f.n, f.t)
+    woken[pool] = (woken[pool] or 0) + 1
+  end
+  redis.call('XACK', stream, GROUP, entry)
+  redis.call('XDEL', stream, entry)
+end
+
+-- Empties one worker's hands: its pending entries are handed out again, then its lease is gone.
+local function hand_back(P, worker, charge, suspect, limit, keep, now)
+  local woken, count = {}, 0
+  for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+    for _, kind in ipairs({ 'r:', 's:' }) do
+      local stream = P .. kind .. lane
+      if redis.call('EXISTS', stream) == 1 then
+        local pending = redis.call('XPENDING', stream, GROUP, '-', '+', HANDED_BACK - count, worker)
+        for _, entry in ipairs(pending) do
+          give_back(P, lane, stream, entry[1], charge, suspect, limit, keep, now, woken)
+          count = count + 1
+        end
+        if count >= HANDED_BACK then
+          wake_all(P, woken, now)
+          return count
+        end
+        -- Only here: deleting a consumer drops what is pending under its name.
+        redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, worker)
+      end
+    end
+  end
+  redis.call('ZREM', P .. 'workers', worker)
+  for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+    redis.call('ZREM', P .. 'idle:' .. string.match(lane, '^(.-):'), worker)
+  end
+  redis.call('DEL', P .. 'worker:' .. worker, P .. 'wake:' .. worker)
+  wake_all(P, woken, now)
+  return count
+end
+
+-- What is known of a message without running it, and how what waits is set aside and looked through.
+--
+-- A pause is a field of `paused`: "pool:<name>", "step:<task>", "flow:<name>" or "tenant:<name>";
+-- its value is when it began, ms, with "-" before it once it is being lifted. What fetches meet of
+-- a paused step, flow or tenant they move to the list `aside:<pause>`, packed as `delay` packs.
+
+local HEAD_READ = 65536
+
+-- Returns step, flow and tenant of a message, "" where it has none.
+local function labels_of(P, f)
+  local step, flow, tenant = '', '', ''
+  local ok, head = pcall(cjson.decode, #f.h <= HEAD_READ and f.h or '')
+  local headers = ok and type(head) == 'table' and head.headers
+  if type(headers) == 'table' then
+    if type(headers.task) == 'string' then step = headers.task end
+    if type(headers.aq) == 'table' and type(headers.aq.flow) == 'string' then flow = headers.aq.flow end
+  end
+  if f.r ~= '' then tenant = redis.call('HGET', P .. 'run:' .. f.r, 'tenant') or '' end
+  return step, flow, tenant
+end
+
+-- Returns the pauses as {kind, name, its text, whether it is being lifted, whether a head that has
+-- it must hold its name as it is}, nil where nothing is paused.
+local function pauses(P)
+  local flat = redis.call('HGETALL', P .. 'paused')
+  if #flat == 0 then return nil end
+  local found = {}
+  for k = 1, #flat, 2 do
+    local kind, name = string.match(flat[k], '^(%a+):(.*)$')
+    found[#found + 1] = { kind = kind, name = name, text = flat[k],
+      ending = string.sub(flat[k + 1], 1, 1) == '-', plain = not string.find(name, '[^%w_.:-]') }
+  end
+  return found
+end
+
+local function pool_is_paused(paused, pool)
+  for _, pause in ipairs(paused or {}) do
+    if pause.kind == 'pool' and pause.name == pool and not pause.ending then return true end
+  end
+  return false
+end
+
+-- Returns the pause that stops a message. While one is being lifted, only what came back from its
+-- list (the returned stream) passes, so that nothing overtakes it. Reading a head costs 20 us, so it
+-- is read only where the name is found in it.
+local function stopped_by(P, f, paused, returned)
+  local labels
+  for _, pause in ipairs(paused) do
+    if pause.kind ~= 'pool' and not (pause.ending and returned)
+      and (pause.kind == 'tenant' or not pause.plain or string.find(f.h, pause.name, 1, true)) then
+      if not labels then
+        local step, flow, tenant = labels_of(P, f)
+        labels = { step = step, flow = flow, tenant = tenant }
+      end
+      if labels[pause.kind] == pause.name then return pause.text end
+    end
+  end
+end
+
+local function packed(f, pool, lane)
+  return cmsgpack.pack({ pool, lane, f.i, f.r, f.j, f.h, f.b, f.a, f.n, f.t, '', 0, f.s })
+end
+
+-- Reads what `delay` and `packed` wrote, in the fields of an entry.
+local function unpacked(bytes)
+  local v = cmsgpack.unpack(bytes)
+  return { i = v[3], r = v[4], j = v[5], h = v[6], b = v[7], a = v[8], n = v[9], t = v[10],
+    unknown = v[11] or '', u = v[12] or 0, s = v[13] or 0 }, v[1], v[2]
+end
+
+local function message_of(f, pool, lane)
+  return { pool = pool, lane = lane, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
+    u = f.u and f.u > 0 and f.u or nil, s = f.s and f.s > 0 and f.s or nil }
+end
+
+-- Lifts a pause piece by piece: moves at most `most` messages of its list back, in order, and
+-- forgets the pause with the last. Returns how many it moved and how many are left.
+local function bring_back(P, pause, most, woken)
+  local list = P .. 'aside:' .. pause
+  local found = redis.call('LPOP', list, most) or {}
+  for _, bytes in ipairs(found) do
+    local f, pool, lane = unpacked(bytes)
+    add(P, 'r:', message_of(f, pool, lane), f.a, f.n, f.t)
+    woken[pool] = (woken[pool] or 0) + 1
+  end
+  local left = redis.call('LLEN', list)
+  if left == 0 then redis.call('HDEL', P .. 'paused', pause) end
+  return #found, left
+end
+
+-- Counts what is parked because nobody has its code, by name, with the time of the first.
+local function count_parked(P, name, by, since)
+  if redis.call('HINCRBY', P .. 'parked', name, by) <= 0 then
+    redis.call('HDEL', P .. 'parked', name)
+    redis.call('HDEL', P .. 'parked:t', name)
+  elseif by > 0 and since < tonumber(redis.call('HGET', P .. 'parked:t', name) or since + 1) then
+    redis.call('HSET', P .. 'parked:t', name, since)
+  end
+end
+
+-- Takes a delayed message out of its table; nil where it is there no more.
+local function undelay(P, member)
+  local bytes = redis.call('HGET', P .. 'delayed:m', member)
+  redis.call('HDEL', P .. 'delayed:m', member)
+  redis.call('ZREM', P .. 'delayed', member)
+  if not bytes then return nil end
+  local f, pool, lane = unpacked(bytes)
+  if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
+  return f, pool, lane
+end
+
+local function order_of(id)
+  local ms, seq = string.match(id, '(%d+)-(%d+)')
+  return tonumber(ms), tonumber(seq)
+end
+
+local function later(a, b)
+  local a1, a2 = order_of(a)
+  local b1, b2 = order_of(b)
+  if a1 > b1 or (a1 == b1 and a2 > b2) then return a end
+  return b
+end
+
+local function last_read(stream)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  if not groups or groups.err or not groups[1] then return '0-0' end
+  local flat = groups[1]
+  for k = 1, #flat, 2 do
+    if flat[k] == 'last-delivered-id' then return flat[k + 1] end
+  end
+  return '0-0'
+end
+
+-- Looks at up to `most` messages of one source from a cursor on ("" the beginning): "s:<pool>:<lane>"
+-- and "r:<pool>:<lane>", of which only what no worker holds, "delayed", "aside:<pause>".
+-- Returns the next cursor, "" behind the last, and {{where in the source, fields, pool, lane}..}.
+local function look(P, source, cursor, most)
+  local found, key = {}, P .. source
+  if source == 'delayed' then
+    local reply = redis.call('HSCAN', P .. 'delayed:m', cursor == '' and '0' or cursor, 'COUNT', most)
+    for k = 1, #reply[2], 2 do
+      local f, pool, lane = unpacked(reply[2][k + 1])
+      found[#found + 1] = { reply[2][k], f, pool, lane }
+    end
+    return reply[1] == '0' and '' or reply[1], found
+  end
+  if string.sub(source, 1, 6) == 'aside:' then
+    local from = tonumber(cursor) or 0
+    for k, bytes in ipairs(redis.call('LRANGE', key, from, from + most - 1)) do
+      local f, pool, lane = unpacked(bytes)
+      found[k] = { bytes, f, pool, lane }
+    end
+    return #found == most and tostring(from + most) or '', found
+  end
+  local pool, lane = string.match(source, '^%a:(.-):(.*)$')
+  local from = last_read(key)
+  if cursor ~= '' then from = later(cursor, from) end
+  for k, entry in ipairs(redis.call('XRANGE', key, '(' .. from, '+', 'COUNT', most)) do
+    found[k] = { entry[1], fields_of(entry), pool, lane }
+  end
+  return #found == most and found[most][1] or '', found
+end
+
+-- What new work is checked against, and how fast a pool drains. Of each pool the hash `load:<pool>`:
+--   n         completions, counted by `complete` and `complete_many`
+--   s:<lane>  a sample of the lane, packed: {at, bytes, held, used, most, rate, since, from, behind}
+--     at      when it was taken, ms                    bytes  of the lane's queue, estimated
+--     held    messages handed out and not ended        used   memory of the server, bytes
+--     most    memory up to which work is admitted, 0 = the server has no limit
+--     rate    completions in 1,000 s, -1 = not measured yet
+--     since, from, behind   when the rate was measured, n and the waiting messages then
+--   g:<lane>  bytes of large messages accepted since the sample
+-- A sample costs 20 us and is taken at most every SAMPLE_MS, or once GROWTH bytes came in since.
+
+local SAMPLE_MS = 250
+local GROWTH = 4194304
+local LARGE = 1024
+local MEMORY_SHARE = 0.8
+local RATE_MS = 1000
+local SHORTEST_RETRY, FIRST_RETRY, LONGEST_RETRY = 100, 1000, 60000
+local AT, BYTES, HELD, USED, MOST, RATE, SINCE, FROM, BEHIND = 1, 2, 3, 4, 5, 6, 7, 8, 9
+
+-- Measures how many completions the pool makes in 1,000 s. While nothing waited it did what came in,
+-- which says only that it is no slower.
+local function measure(s, n, waiting, now)
+  if now - s[SINCE] < RATE_MS then return end
+  local measured = math.floor((n - s[FROM]) * 1000000 / (now - s[SINCE]))
+  if waiting > 0 and s[BEHIND] > 0 then
+    s[RATE] = s[RATE] > 0 and math.floor((s[RATE] + measured) / 2) or measured
+  elseif measured > math.max(s[RATE], 0) then
+    s[RATE] = measured
+  end
+  s[SINCE], s[FROM], s[BEHIND] = now, n, waiting
+end
+
+-- Takes a sample; `last` is the one before, if there is one.
+local function sample(P, pool, lane, last, depth, now)
+  local load, stream = P .. 'load:' .. pool, P .. 's:' .. pool .. ':' .. lane
+  local n = tonumber(redis.call('HGET', load, 'n') or '0')
+  local s = last and now >= last[SINCE] and last or { now, 0, 0, 0, 0, -1, now, n, 0 }
+  s[AT], s[HELD] = now, 0
+  s[BYTES] = redis.call('MEMORY', 'USAGE', stream, 'SAMPLES', 100) or 0
+  if s[BYTES] > 0 then
+    for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+      for k = 1, #group, 2 do
+        if group[k] == 'pending' then s[HELD] = s[HELD] + group[k + 1] end
+      end
+    end
+  end
+  local memory = redis.call('INFO', 'memory')
+  s[USED] = tonumber(string.match(memory, 'used_memory:(%d+)') or '0')
+  s[MOST] = math.floor(tonumber(string.match(memory, 'maxmemory:(%d+)') or '0') * MEMORY_SHARE)
+  measure(s, n, math.max(0, depth - s[HELD]), now)
+  redis.call('HSET', load, 's:' .. lane, cmsgpack.pack(s))
+  redis.call('HDEL', load, 'g:' .. lane)
+  return s
+end
+
+-- Returns how full a lane was when it was looked at last, and what has been accepted since.
+local function load_of(P, pool, lane, depth, now)
+  local found = redis.call('HMGET', P .. 'load:' .. pool, 's:' .. lane, 'g:' .. lane)
+  local s = found[1] and cmsgpack.unpack(found[1])
+  local grown = tonumber(found[2] or '0')
+  if s and now - s[AT] < SAMPLE_MS and now >= s[AT] and grown < GROWTH then return s, grown end
+  return sample(P, pool, lane, s, depth, now), 0
+end
+
+-- When to come back: a tenth of what is too much has drained by then.
+local function retry_after(rate, depth)
+  if rate < 0 then return FIRST_RETRY end
+  if rate == 0 then return LONGEST_RETRY end
+  local ms = math.ceil(math.ceil(depth / 10) * 1000000 / rate)
+  return math.max(SHORTEST_RETRY, math.min(LONGEST_RETRY, ms))
+end
+
+local function full(reason, there, limit, rate, depth)
+  return { 'full', reason, there, limit, retry_after(rate, depth) }
+end
+
+-- Checks new work against the caps of its lane. `unfinished`: runs of its tenant, of `per_tenant` at
+-- most, 0 = any number. Returns nil, fill in thousandths, waiting, rate | the answer that refuses.
+local function admit(P, pool, lane, depth, length, bytes, unfinished, per_tenant, now)
+  local s, grown = load_of(P, pool, lane, depth, now)
+  if depth >= length then return full('length', depth, length, s[RATE], depth) end
+  if per_tenant > 0 and unfinished >= per_tenant then
+    return full('tenant', unfinished, per_tenant, s[RATE], unfinished)
+  end
+  -- An old sample must not refuse what there is room for by now.
+  local over = s[BYTES] + grown >= bytes or (s[MOST] > 0 and s[USED] + grown >= s[MOST])
+  if over and s[AT] < now then s, grown = sample(P, pool, lane, s, depth, now), 0 end
+  if s[BYTES] + grown >= bytes then return full('bytes', s[BYTES] + grown, bytes, s[RATE], depth) end
+  local fill = math.max(depth / length, (s[BYTES] + grown) / bytes)
+  if s[MOST] > 0 then
+    if s[USED] + grown >= s[MOST] then return full('memory', s[USED] + grown, s[MOST], s[RATE], depth) end
+    fill = math.max(fill, (s[USED] + grown) / s[MOST])
+  end
+  if per_tenant > 0 then fill = math.max(fill, unfinished / per_tenant) end
+  return nil, math.floor(fill * 1000), math.max(0, depth - s[HELD]), s[RATE]
+end
+
+-- Notes `bytes` of accepted work until the next sample sees them; small ones are not worth it.
+local function grow(P, pool, lane, bytes)
+  if bytes >= LARGE then redis.call('HINCRBY', P .. 'load:' .. pool, 'g:' .. lane, bytes) end
+end
+
+-- Counts what ended: `ended` says how many deliveries of which stream.
+local function drained(P, ended)
+  for stream, count in pairs(ended) do
+    local pool = string.match(stream, '^[sr]:(.-):', #P + 1)
+    if pool then redis.call('HINCRBY', P .. 'load:' .. pool, 'n', count) end
+  end
+end
+
+-- The end of a delivery, within the budget of its run. Field `budget` of a run's record: "<members>
+-- <bytes> <bytes of the first message>", as it was admitted; fields `members` and `bytes` count what
+-- it used since: the members of its fan-outs; its messages and the outcomes of their members.
+--
+-- `spent` gathers what the runs use in one call, run -> {bytes, members, budget, keep_ms}.
+
+local function budget_of(text)
+  local members, bytes, first = string.match(text, '^(%d+) (%d+) (%d+)$')
+  return tonumber(members), tonumber(bytes), tonumber(first)
+end
+
+-- Returns whether a run may have so many more bytes and members.
+local function may_have(P, run, s, bytes, members)
+  local most, most_bytes, first = budget_of(s[3])
+  local used = redis.call('HMGET', P .. 'run:' .. run, 'bytes', 'members')
+  return first + tonumber(used[1] or '0') + s[1] + bytes <= most_bytes
+    and tonumber(used[2] or '0') + s[2] + members <= most
+end
+
+-- Ends one delivery with its effects: ARGV[i..n] = stream, entry, run, keep_ms, effects. See
+-- `complete` for what it returns.
+local function complete_one(P, argv, i, n, now, woken, spent)
+  local stream, run = argv[i], argv[i + 2]
+  if stream ~= '' and not settle(stream, argv[i + 1]) then return 'stale' end
+  local s, record
+  if run ~= '' then
+    record = read_run(P, run)
+    if record[1] ~= 'running' then return 'ended' end
+    local deadline = tonumber(record[2] or '0')
+    if deadline > 0 and now > deadline then
+      end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record)
+      return 'late'
+    end
+    if record[4] then s = spent[run] or { 0, 0, record[4], tonumber(argv[i + 3]) } end
+  end
+  local fits = s and function(bytes, members) return may_have(P, run, s, bytes, members) end
+  local failed, bytes, members = apply(P, argv, i + 4, n, now, woken, fits, record)
+  if failed then return failed end
+  if s and bytes > 0 then
+    s[1], s[2] = s[1] + bytes, s[2] + members
+    spent[run] = s
+  end
+  return 'ok'
+end
+
+local function too_large(P, run, message, keep, now)
+  local data = cjson.encode({ kind = 'RunTooLarge', message = message, step = '' })
+  end_run(P, run, 'failed', data, keep, now)
+end
+
+-- Charges what was spent, one write a run and one more where it fanned out. A run that used more
+-- than it has fails: its steps that wait or run are refused, as those of any ended run.
+local function charge(P, spent, now)
+  for run, s in pairs(spent) do
+    local most, most_bytes, first = budget_of(s[3])
+    local key = P .. 'run:' .. run
+    local bytes = first + redis.call('HINCRBY', key, 'bytes', s[1])
+    local members = s[2] > 0 and redis.call('HINCRBY', key, 'members', s[2]) or 0
+    if members > most then
+      too_large(P, run, string.format('its fan-outs together have %d members; runs.max_members ' ..
+        '(or max_members= of the flow) is %d: split the work over several runs or raise it', members, most), s[4], now)
+    elseif bytes > most_bytes then
+      too_large(P, run, string.format('its messages and outcomes together are %d bytes; runs.max_bytes ' ..
+        '(or max_bytes= of the flow) is %d: pass references or raise it', bytes, most_bytes), s[4], now)
+    end
+  end
+end
+
+-- Cancels a run: no step of it starts any more, running ones are told, no result is accepted.
+-- KEYS[1]  prefix
+-- ARGV[1]  run
+-- ARGV[2]  keep_ms   how long the run is kept
+-- Returns  1 = cancelled by this call, 0 = had ended before, -1 = unknown
+-- On a full Redis: allowed. Cost: 2 us a live worker.
+local function cancel(keys, argv)
+  local P, run = keys[1], argv[1]
+  local now = now_ms()
+  if redis.call('EXISTS', P .. 'run:' .. run) == 0 then return -1 end
+  if not end_run(P, run, 'cancelled', 'null', tonumber(argv[2]), now) then return 0 end
+  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', now, '+inf')) do
+    redis.call('RPUSH', P .. 'wake:' .. worker, 'cancel ' .. run)
+    redis.call('PEXPIRE', P .. 'wake:' .. worker, 60000)
+  end
+  return 1
+end
+
+redis.register_function{ function_name = 'aq1_cancel', callback = cancel, flags = { 'allow-oom' } }
+
+-- Ends a delivery with everything that follows from it: all of it, or nothing.
+-- KEYS[1]  prefix
+-- ARGV[1]  stream    where the delivery came from; "" ends none (a child whose parent acks)
+-- ARGV[2]  entry     the delivery's id: the fence
+-- ARGV[3]  run       run id or ""
+-- ARGV[4]  keep_ms   how long an ended run is kept
+-- ARGV[5..] effects
+-- Returns  "ok" | "stale": not the owner, nothing changed | "ended": the run has ended, effects
+--          dropped | "late": behind its deadline, the run is ended as expired
+-- On a full Redis: allowed. Cost: 10-25 us.
+local function complete(keys, argv)
+  local P, now, woken, spent = keys[1], now_ms(), {}, {}
+  local answer = complete_one(P, argv, 1, #argv, now, woken, spent)
+  charge(P, spent, now)
+  if argv[1] ~= '' and answer ~= 'stale' then drained(P, { [argv[1]] = 1 }) end
+  wake_all(P, woken, now)
+  return answer
+end
+
+redis.register_function{ function_name = 'aq1_complete', callback = complete, flags = { 'allow-oom' } }
+
+-- Ends several deliveries of one worker, each as `complete` would: all of one, or nothing of it.
+-- KEYS[1]  prefix
+-- ARGV     for each: how many arguments follow, then the arguments of `complete`
+-- Returns  an answer of `complete` for each
+-- On a full Redis: allowed. Cost: 10-20 us each; the caller keeps a call under 5 ms.
+local function complete_many(keys, argv)
+  local P, now, woken, spent = keys[1], now_ms(), {}, {}
+  local answers, ended, i = {}, {}, 1
+  while i <= #argv do
+    local n, stream = i + tonumber(argv[i]), argv[i + 1]
+    local answer = complete_one(P, argv, i + 1, n, now, woken, spent)
+    if stream ~= '' and answer ~= 'stale' then ended[stream] = (ended[stream] or 0) + 1 end
+    answers[#answers + 1] = answer
+    i = n + 1
+  end
+  charge(P, spent, now)
+  drained(P, ended)
+  wake_all(P, woken, now)
+  return answers
+end
+
+redis.register_function{ function_name = 'aq1_complete_many', callback = complete_many, flags = { 'allow-oom' } }
+
+-- Accepts new work: a plain message, several effects of one publish, or a run with its first step.
+-- KEYS[1]  prefix
+-- ARGV[1]  id        dedupe id, or "" for none          ARGV[2]  dedupe_ms
+-- ARGV[3]  pool      queue whose caps are checked       ARGV[4]  lane
+-- ARGV[5]  length    most messages in that lane         ARGV[6]  bytes     most of them together
+-- ARGV[7]  tenant    whose run it is, or ""             ARGV[8]  per_tenant  unfinished runs, 0 = any
+-- ARGV[9]  run       run id, or ""                      ARGV[10] record of the run, JSON, or ""
+-- ARGV[11] deadline  ms of Redis' clock, 0 none; negative: minus that many ms from now
+-- ARGV[12] keep_ms   how long an ended run is kept
+-- ARGV[13] members   most members of the run's fan-outs ARGV[14] bytes     most of all its payloads
+-- ARGV[15..] effects
+-- Returns  {"ok", depth, deadline_ms, fill, waiting, rate}: fill of the worst cap in thousandths,
+--          messages that wait, completions in 1,000 s (-1: not known)
+--          | {"dup"} | {"full", reason, there, limit, retry_ms}; reason: length, bytes, tenant, memory
+-- On a full Redis: refused whole. Cost: 15-30 us a message.
+local function enqueue(keys, argv)
+  local P, pool, lane = keys[1], argv[3], argv[4]
+  local now = now_ms()
+  local run, tenant = argv[9], argv[7]
+  if run ~= '' then
+    if redis.call('EXISTS', P .. 'run:' .. run) == 1 then return { 'dup' } end
+  elseif argv[1] ~= '' and redis.call('EXISTS', P .. 'id:' .. argv[1]) == 1 then
+    return { 'dup' }
+  end
+  local depth = redis.call('XLEN', P .. 's:' .. pool .. ':' .. lane)
+  local unfinished, per_tenant = 0, 0
+  if tenant ~= '' then
+    unfinished = tonumber(redis.call('HGET', P .. 'tenants', tenant) or '0')
+    per_tenant = tonumber(argv[8])
+  end
+  local refused, fill, waiting, rate = admit(
+    P, pool, lane, depth, tonumber(argv[5]), tonumber(argv[6]), unfinished, per_tenant, now)
+  if refused then return refused end
+  local bytes = 0
+  for i = 15, #argv do bytes = bytes + #argv[i] end
+  local deadline = tonumber(argv[11])
+  if deadline < 0 then deadline = now - deadline end
+  if run ~= '' then
+    local key = P .. 'run:' .. run
+    redis.call('HSET', key, 'state', 'running', 'at', now, 'deadline', deadline, 'record', argv[10],
+      'budget', argv[13] .. ' ' .. argv[14] .. ' ' .. bytes)
+    if tenant ~= '' then
+      redis.call('HSET', key, 'tenant', tenant)
+      redis.call('HINCRBY', P .. 'tenants', tenant, 1)
+    end
+    redis.call('ZADD', P .. 'runs', now, run)
+    if deadline > 0 then redis.call('ZADD', P .. 'due', deadline, run) end
+  elseif argv[1] ~= '' then
+    redis.call('SET', P .. 'id:' .. argv[1], '1', 'PX', argv[2])
+  end
+  grow(P, pool, lane, bytes)
+  local woken = {}
+  local failed = apply(P, argv, 15, #argv, now, woken)
+  wake_all(P, woken, now)
+  if failed then return failed end
+  return { 'ok', depth, deadline, fill, waiting, rate }
+end
+
+redis.register_function('aq1_enqueue', enqueue)
+
+-- Ends a delivery whose step raised, by handing the same message out again after a delay.
+-- (A failure for good is `complete` with the failure's effects.)
+-- KEYS[1]  prefix
+-- ARGV[1]  lane      "<pool>:<lane>"
+-- ARGV[2]  stream    where the delivery came from
+-- ARGV[3]  entry     the delivery's id: the fence
+-- ARGV[4]  after_ms  delay before it is handed out again
+-- ARGV[5]  retry     1 = counts as a retry, 0 = handed back unstarted, -n = the process in which it ran
+--                    alone died: counts as an attempt, given up after n (then ARGV[4] is the run's keep_ms)
+-- ARGV[6..] effects (events)
+-- Returns  "ok" | "stale"
+-- On a full Redis: allowed. Cost: 10-20 us.
+local function fail(keys, argv)
+  local P, lane, stream, entry = keys[1], argv[1], argv[2], argv[3]
+  local found = redis.call('XRANGE', stream, entry, entry)
+  if not found[1] then return 'stale' end
+  local now = now_ms()
+  if tonumber(argv[5]) < 0 then
+    if #redis.call('XPENDING', stream, GROUP, entry, entry, 1) == 0 then return 'stale' end
+    local woken = {}
+    give_back(P, lane, stream, entry, 1, 0, -tonumber(argv[5]), tonumber(argv[4]), now, woken)
+    wake_all(P, woken, now)
+    return 'ok'
+  end
+  if not settle(stream, entry) then return 'stale' end
+  local f = fields_of(found[1])
+  local pool, name = string.match(lane, '^(.-):(.*)$')
+  local m = { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
+    s = f.s > 0 and f.s or nil }
+  local retries = f.n + tonumber(argv[5])
+  local after = tonumber(argv[4])
+  if after > 0 then
+    delay(P, m, now + after, f.a, retries, f.t)
+  else
+    add(P, 'r:', m, f.a, retries, f.t)
+    wake(P, pool, 1, now)
+  end
+  local woken = {}
+  local failed = apply(P, argv, 6, #argv, now, woken)
+  wake_all(P, woken, now)
+  if failed then return failed end
+  return 'ok'
+end
+
+redis.register_function{ function_name = 'aq1_fail', callback = fail, flags = { 'allow-oom' } }
+
+-- Hands work to a worker, or notes that it has room.
+-- KEYS[1]  prefix
+-- ARGV[1]  worker    consumer name, with a live lease
+-- ARGV[2]  pool
+-- ARGV[3]  slots     how many messages at most
+-- ARGV[4]  used      slots in use (the least busy worker is woken first)
+-- ARGV[5..] pairs lane, quota: lanes in the order to read them, at most quota from each
+-- Returns  {now_ms, {entry..}}; entry = {lane, stream, id, fields, live 0|1, deadline_ms}: live 0
+--          where its run has ended; deadline is its run's, 0 none
+--          {now_ms, false} when the worker holds no lease
+-- Nothing is handed out of a paused pool; what is met of a paused step, flow or tenant is put aside.
+-- On a full Redis: allowed (a delivery record is small). Cost: 8 reads, 2-4 us a message; 10 us of
+-- one that is put aside, therefore at most 100 messages while there are pauses.
+local PAUSED_MOST = 100
+
+local function fetch(keys, argv)
+  local P, worker, pool = keys[1], argv[1], argv[2]
+  local room = tonumber(argv[3])
+  local now = now_ms()
+  if not redis.call('ZSCORE', P .. 'workers', worker) then return { now, false } end
+  local out, aside, paused = {}, 0, pauses(P)
+  local cut = paused and room > PAUSED_MOST
+  if cut then room = PAUSED_MOST end
+  if pool_is_paused(paused, pool) then
+    redis.call('ZADD', P .. 'idle:' .. pool, argv[4], worker)
+    return { now, out }
+  end
+  -- Puts an entry aside where a pause stops it.
+  local function stopped(stream, lane, entry)
+    local f = fields_of(entry)
+    local pause = stopped_by(P, f, paused, string.sub(stream, #P + 1, #P + 2) == 'r:')
+    if not pause then return false end
+    redis.call('RPUSH', P .. 'aside:' .. pause, packed(f, pool, lane))
+    settle(stream, entry[1])
+    aside = aside + 1
+    return true
+  end
+  local function read(stream, lane, most)
+    local got = redis.pcall('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', most, 'STREAMS', stream, '>')
+    if got and got.err then
+      make_queue(P, stream, pool .. ':' .. lane) -- a stranger made the stream: it has no group yet
+      got = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', most, 'STREAMS', stream, '>')
+    end
+    if not got then return 0 end
+    local entries = got[1][2]
+    for _, entry in ipairs(entries) do
+      if not (paused and stopped(stream, lane, entry)) then
+        local live, deadline, run = 1, 0, entry[2][4]
+        if entry[2][3] == 'r' and run ~= '' then
+          local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline')
+          live, deadline = record[1] == 'running' and 1 or 0, tonumber(record[2] or '0')
+        end
+        out[#out + 1] = { lane, stream, entry[1], entry[2], live, deadline }
+      end
+    end
+    return #entries
+  end
+  for i = 5, #argv, 2 do
+    if room <= 0 then break end
+    local lane, quota = argv[i], math.min(tonumber(argv[i + 1]), room)
+    local name = pool .. ':' .. lane
+    for _, kind in ipairs({ 'r:', 's:' }) do
+      local stream = P .. kind .. name
+      if quota > 0 and redis.call('EXISTS', stream) == 1 then
+        local n = read(stream, lane, quota)
+        quota, room = quota - n, room - n
+        if kind == 's:' and quota > 0 and redis.call('EXISTS', P .. 'open:' .. name) == 1 then
+          spill(P, name, now)
+          n = read(stream, lane, quota)
+          quota, room = quota - n, room - n
+        end
+      end
+    end
+  end
+  if aside > 0 or (cut and room <= 0) then -- it is to ask again, for what it did not get
+    redis.call('RPUSH', P .. 'wake:' .. worker, '1')
+    redis.call('PEXPIRE', P .. 'wake:' .. worker, 60000)
+  end
+  if room > 0 then redis.call('ZADD', P .. 'idle:' .. pool, argv[4], worker) end
+  return { now, out }
+end
+
+redis.register_function{ function_name = 'aq1_fetch', callback = fetch, flags = { 'allow-oom' } }
+
+-- Looks for the messages of one run among those of one source that wait.
+-- KEYS[1]  prefix
+-- ARGV[1]  source    as `purge` takes it
+-- ARGV[2]  cursor    "" at first, then what the call before returned
+-- ARGV[3]  most      messages looked at, at most 500
+-- ARGV[4]  run
+-- Returns  {next cursor or "" behind the last, messages looked at,
+--           {{place among these from 0, where in the source, task id, step, pool, lane, retries,
+--             enqueued ms, what no worker has, join}..}}
+-- On a full Redis: allowed. Cost: 2 us a message.
+local function find(keys, argv)
+  local P, hits = keys[1], {}
+  local cursor, found = look(P, argv[1], argv[2], tonumber(argv[3]))
+  for k, one in ipairs(found) do
+    local f = one[2]
+    if f.r == argv[4] then
+      local step = labels_of(P, f)
+      hits[#hits + 1] = { k - 1, one[1], f.i, step, one[3], one[4], f.n, f.t, f.unknown or '', f.j }
+    end
+  end
+  return { cursor, #found, hits }
+end
+
+redis.register_function{ function_name = 'aq1_find', callback = find, flags = { 'no-writes', 'allow-oom' } }
+
+-- Lists what is pending under a worker's name: after a cut link a fetch may have been answered into
+-- the void, and the worker compares this with what it has in its hands.
+-- KEYS[1]  prefix
+-- ARGV[1]  worker
+-- Returns  {{lane, stream, id}..}, lane as "<pool>:<lane>", all of them: what is left out would
+--          be lost to the worker for as long as it lives
+-- On a full Redis: allowed. Cost: 1 us an entry.
+local function held(keys, argv)
+  local P = keys[1]
+  local out = {}
+  for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+    for _, kind in ipairs({ 'r:', 's:' }) do
+      local stream = P .. kind .. lane
+      if redis.call('EXISTS', stream) == 1 then
+        local from = '-'
+        repeat
+          local pending = redis.call('XPENDING', stream, GROUP, from, '+', 1000, argv[1])
+          for _, entry in ipairs(pending) do out[#out + 1] = { lane, stream, entry[1] } end
+          from = pending[1] and '(' .. pending[#pending][1]
+        until #pending < 1000
+      end
+    end
+  end
+  return out
+end
+
+redis.register_function{ function_name = 'aq1_held', callback = held, flags = { 'no-writes', 'allow-oom' } }
+
+-- Makes staged members visible in one step, on their own (a producer's group or chord).
+-- KEYS[1]  prefix
+-- ARGV[1]  id        dedupe id of the group, or ""      ARGV[2]  dedupe_ms
+-- ARGV[3]  pool      queue whose caps are checked, "" = none     ARGV[4]  lane
+-- ARGV[5]  length    most messages in that lane         ARGV[6]  bytes     most of them together
+-- ARGV[7]  count     how many messages there are
+-- ARGV[8..] effects (`open`, `join`, `put`)
+-- Returns  {"ok"} | {"dup"} | {"full", reason, there, limit, retry_ms}, see `enqueue`
+-- On a full Redis: refused whole. Cost: O(1) for `open`; at_once messages for `join`.
+local function open(keys, argv)
+  local P, pool, lane = keys[1], argv[3], argv[4]
+  local now = now_ms()
+  if argv[1] ~= '' and redis.call('EXISTS', P .. 'id:' .. argv[1]) == 1 then return { 'dup' } end
+  if pool ~= '' then
+    local depth = redis.call('XLEN', P .. 's:' .. pool .. ':' .. lane) + tonumber(argv[7]) - 1
+    -- Groups that are not in the queue yet have taken their place in it all the same.
+    for _, group in ipairs(redis.call('LRANGE', P .. 'open:' .. pool .. ':' .. lane, 0, 999)) do
+      depth = depth + redis.call('LLEN', P .. 'group:' .. group)
+    end
+    local refused = admit(P, pool, lane, depth, tonumber(argv[5]), tonumber(argv[6]), 0, 0, now)
+    if refused then return refused end
+  end
+  if argv[1] ~= '' then redis.call('SET', P .. 'id:' .. argv[1], '1', 'PX', argv[2]) end
+  local woken = {}
+  local failed = apply(P, argv, 8, #argv, now, woken)
+  wake_all(P, woken, now)
+  if failed then return failed end
+  return { 'ok' }
+end
+
+redis.register_function('aq1_open', open)
+
+-- Hands back a delivery whose code this worker lacks: it rests, counted under its name, and is then
+-- offered to whichever worker asks; after the limit it is a dead letter.
+-- KEYS[1]  prefix
+-- ARGV[1]  lane      "<pool>:<lane>"
+-- ARGV[2]  stream    where the delivery came from
+-- ARGV[3]  entry     the delivery's id: the fence
+-- ARGV[4]  after_ms  how long it rests
+-- ARGV[5]  name      what is lacking, as `agentq status` shows it
+-- ARGV[6]  limit_ms  since the first hand-back
+-- ARGV[7]  keep_ms   how long a run that ends by this is kept
+-- Returns  "ok" | "dead" | "stale"
+-- On a full Redis: allowed. Cost: 15 us.
+local function park(keys, argv)
+  local P, stream, entry = keys[1], argv[2], argv[3]
+  local found = redis.call('XRANGE', stream, entry, entry)
+  if not found[1] or not settle(stream, entry) then return 'stale' end
+  local now, woken = now_ms(), {}
+  local f = fields_of(found[1])
+  local pool, lane = string.match(argv[1], '^(.-):(.*)$')
+  local name, limit = string.sub(argv[5], 1, 200), tonumber(argv[6])
+  local since = f.u > 0 and f.u or now
+  if now - since >= limit then
+    local message = 'unknown: no worker that saw it has ' .. name
+    give_up(P, f, pool, lane, 'UnknownStep', message, tonumber(argv[7]), now, woken)
+    wake_all(P, woken, now)
+    return 'dead'
+  end
+  local m = message_of(f, pool, lane)
+  m.unknown, m.u = name, since
+  local fresh = redis.call('HEXISTS', P .. 'delayed:m', f.i .. '#' .. f.n) == 0
+  delay(P, m, math.min(now + tonumber(argv[4]), since + limit), f.a, f.n, f.t)
+  if fresh then count_parked(P, name, 1, since) end
+  return 'ok'
+end
+
+redis.register_function{ function_name = 'aq1_park', callback = park, flags = { 'allow-oom' } }
+
+-- Pauses a pool, step, flow or tenant: `fetch` hands out nothing of it from now on.
+-- KEYS[1]  prefix
+-- ARGV[1]  pause     "pool:<name>" | "step:<task>" | "flow:<name>" | "tenant:<name>"
+-- Returns  1 = paused by this call, 0 = was paused
+-- On a full Redis: allowed. Cost: 2 us.
+local function pause(keys, argv)
+  local key, now = keys[1] .. 'paused', now_ms()
+  local since = redis.call('HGET', key, argv[1])
+  if since and string.sub(since, 1, 1) ~= '-' then return 0 end
+  redis.call('HSET', key, argv[1], since and string.sub(since, 2) or now)
+  return 1
+end
+
+redis.register_function{ function_name = 'aq1_pause', callback = pause, flags = { 'allow-oom' } }
+
+-- Moves delayed messages that are due into their queues, ends runs behind their deadline, drops old
+-- dead letters, and goes on with pauses whose lifting was left undone.
+-- KEYS[1]  prefix
+-- ARGV[1]  most      messages a call, at most 500
+-- ARGV[2]  keep_ms   how long a run that ends by this is kept
+-- ARGV[3]  dead_ms   how long a dead letter is kept
+-- ARGV[4]  payload   broker.max_payload: a larger dead letter is cut
+-- Returns  {messages moved, runs expired, next due ms or 0}
+-- On a full Redis: allowed (moves, does not add). Cost: 5 us a message.
+local function promote(keys, argv)
+  local P = keys[1]
+  local now = now_ms()
+  local woken = {}
+  local due = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, argv[1])
+  for _, member in ipairs(due) do
+    local f, pool, lane = undelay(P, member)
+    if f then
+      -- What a dead process held goes before newer work, though it had to wait for a free place.
+      add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
+      woken[pool] = (woken[pool] or 0) + 1
+    end
+  end
+  for _, pause in ipairs(pauses(P) or {}) do
+    if pause.ending then bring_back(P, pause.text, 100, woken) end
+  end
+  wake_all(P, woken, now)
+  local late = redis.call('ZRANGEBYSCORE', P .. 'due', '-inf', now - 1, 'LIMIT', 0, 100)
+  for _, run in ipairs(late) do
+    if not end_run(P, run, 'expired', 'null', tonumber(argv[2]), now) then redis.call('ZREM', P .. 'due', run) end
+  end
+  local keep = tonumber(argv[2])
+  local old = redis.call('ZRANGEBYSCORE', P .. 'runs', '-inf', now - keep * 2, 'LIMIT', 0, 500)
+  if old[1] then redis.call('ZREM', P .. 'runs', unpack(old)) end
+  if argv[3] then
+    redis.call('XTRIM', P .. 'dead', 'MINID', now - tonumber(argv[3]))
+    redis.call('SET', P .. 'payload', argv[4])
+  end
+  local first = redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')
+  return { #due, #late, tonumber(first[2] or '0') }
+end
+
+redis.register_function{ function_name = 'aq1_promote', callback = promote, flags = { 'allow-oom' } }
+
+-- Moves what waits and fits a filter into the dead letters, one piece of one source a call. Runs and
+-- fan-ins are told nothing: a letter can be replayed, and its run goes on.
+-- KEYS[1]  prefix
+-- ARGV[1]  source    "s:<pool>:<lane>" | "r:<pool>:<lane>" | "delayed" | "aside:<pause>"
+-- ARGV[2]  cursor    "" at first, then what the call before returned
+-- ARGV[3]  most      messages looked at, at most 200
+-- ARGV[4]  reason
+-- ARGV[5]  pool      ARGV[6] lane    ARGV[7] step    ARGV[8] flow    ARGV[9] tenant; "" = any
+-- ARGV[10] before    only what was enqueued before this, ms; negative: minus that many ms ago
+-- Returns  {next cursor or "" behind the last, messages moved, 1 = the dead letters are full}
+-- On a full Redis: allowed (moves, does not add). Cost: 15 us a message.
+local function purge(keys, argv)
+  local P, source, now, moved = keys[1], argv[1], now_ms(), 0
+  if string.match(source, '^s:') then spill(P, string.sub(source, 3), now) end
+  local before = tonumber(argv[10])
+  if before < 0 then before = now + before end
+  local cursor, found = look(P, source, argv[2], tonumber(argv[3]))
+  local room = DEAD_KEPT - redis.call('XLEN', P .. 'dead')
+  local function fits(f, pool, lane)
+    if argv[5] ~= '' and argv[5] ~= pool then return false end
+    if argv[6] ~= '' and argv[6] ~= lane then return false end
+    if before > 0 and f.t >= before then return false end
+    if argv[7] == '' and argv[8] == '' and argv[9] == '' then return true end
+    local step, flow, tenant = labels_of(P, f)
+    return (argv[7] == '' or argv[7] == step) and (argv[8] == '' or argv[8] == flow)
+      and (argv[9] == '' or argv[9] == tenant)
+  end
+  for _, one in ipairs(found) do
+    local place, f, pool, lane = one[1], one[2], one[3], one[4]
+    if fits(f, pool, lane) then
+      if room <= 0 then return { argv[2], moved, 1 } end
+      if source == 'delayed' then
+        undelay(P, place)
+      elseif string.match(source, '^aside:') then
+        redis.call('LREM', P .. source, 1, place)
+      else
+        redis.call('XDEL', P .. source, place)
+      end
+      dead(P, argv[4], f, pool, lane)
+      moved, room = moved + 1, room - 1
+    end
+  end
+  if cursor ~= '' and string.match(source, '^aside:') then cursor = tostring(tonumber(cursor) - moved) end
+  if cursor == '' and string.match(source, '^s:') and redis.call('EXISTS', P .. 'open:' .. string.sub(source, 3)) == 1 then
+    cursor = found[#found] and found[#found][1] or '0-0' -- there is more of an opened group
+  end
+  return { cursor, moved, 0 }
+end
+
+redis.register_function{ function_name = 'aq1_purge', callback = purge, flags = { 'allow-oom' } }
+
+-- Hands out again what a process held whose lease ran out: as suspects, uncharged, where the process
+-- runs suspects alone (it says so in its report); charged where it does not (Celery's own pools),
+-- since then nothing else would ever end a step that kills its process.
+-- KEYS[1]  prefix
+-- ARGV[1]  limit     attempts before a message is dead
+-- ARGV[2]  gap_ms    if nobody reaped for so long, nobody could renew: every lease gets a new term
+-- ARGV[3]  keep_ms   how long a run that ends by this is kept
+-- Returns  {messages returned, worker or "", next lease end ms or 0}
+-- On a full Redis: allowed. Cost: one process a call, at most HANDED_BACK messages, 11 us each.
+local function isolates(P, worker)
+  local text = redis.call('HGET', P .. 'worker:' .. worker, 'report')
+  local read, report = pcall(cjson.decode, text or '')
+  if not read or type(report) ~= 'table' then return true end
+  return (tonumber(report.suspects) or 0) > 0
+end
+
+local function reap(keys, argv)
+  local P = keys[1]
+  local now = now_ms()
+  local workers = P .. 'workers'
+  local last = tonumber(redis.call('GET', P .. 'reap:last') or '0')
+  redis.call('SET', P .. 'reap:last', now)
+  if last > 0 and (now - last > tonumber(argv[2]) or now < last) then
+    for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
+      local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
+      redis.call('ZADD', workers, now + lease, worker)
+    end
+    return { 0, '', 0 }
+  end
+  local expired = redis.call('ZRANGEBYSCORE', workers, '-inf', now, 'LIMIT', 0, 1)
+  if expired[1] then
+    local charge = isolates(P, expired[1]) and 0 or 1
+    local count = hand_back(P, expired[1], charge, 1 - charge, tonumber(argv[1]), tonumber(argv[3]), now)
+    return { count, expired[1], now }
+  end
+  local first = redis.call('ZRANGE', workers, 0, 0, 'WITHSCORES')
+  return { 0, '', tonumber(first[2] or '0') }
+end
+
+redis.register_function{ function_name = 'aq1_reap', callback = reap, flags = { 'allow-oom' } }
+
+-- Gives up a lease: what the process still held is handed out again at once, uncharged.
+-- KEYS[1]  prefix
+-- ARGV[1]  worker
+-- ARGV[2]  charge    0 = it stopped in order, 1 = it died
+-- ARGV[3]  limit     attempts before a message is dead      ARGV[4]  keep_ms
+-- Returns  messages handed back; HANDED_BACK means: call again
+-- On a full Redis: allowed. Cost: 11 us a message.
+local function release_lease(keys, argv)
+  return hand_back(keys[1], argv[1], tonumber(argv[2]), 0, tonumber(argv[3]), tonumber(argv[4]), now_ms())
+end
+
+redis.register_function{ function_name = 'aq1_release', callback = release_lease, flags = { 'allow-oom' } }
+
+-- Takes or renews a process' lease.
+-- KEYS[1]  prefix
+-- ARGV[1]  worker    its name, new at each start
+-- ARGV[2]  lease_ms
+-- ARGV[3]  first     1 = take, 0 = renew: a lease that was reaped can not be renewed
+-- ARGV[4]  report    JSON: what the worker says of itself, "" = unchanged
+-- Returns  {now_ms, 1} | {now_ms, 0}: the lease is lost
+-- On a full Redis: allowed. Cost: 3 us.
+local function renew(keys, argv)
+  local P, worker = keys[1], argv[1]
+  local now = now_ms()
+  if argv[3] == '0' and not redis.call('ZSCORE', P .. 'workers', worker) then return { now, 0 } end
+  redis.call('ZADD', P .. 'workers', now + tonumber(argv[2]), worker)
+  local info = P .. 'worker:' .. worker
+  if argv[4] ~= '' then redis.call('HSET', info, 'lease', argv[2], 'report', argv[4]) end
+  -- A day: whoever reaps it, however late, reads there what it was.
+  redis.call('PEXPIRE', info, math.max(tonumber(argv[2]) * 4, 86400000))
+  return { now, 1 }
+end
+
+redis.register_function{ function_name = 'aq1_renew', callback = renew, flags = { 'allow-oom' } }
+
+-- Moves dead letters back into their queues, as new: no delay, no attempts charged.
+-- KEYS[1]  prefix
+-- ARGV[1..] letters (ids of the stream `dead`), at most 100
+-- Returns  for each: "ok" | "gone": replayed or dropped before | "cut": not whole |
+--          "nowhere": its queue is not known | "ended": its run has ended | "counted": its fan-in
+--          has its outcome or has ended
+-- On a full Redis: allowed (moves, does not add). Cost: 10 us each, and 1 us a KB.
+local function replay_one(P, id, woken)
+  local found = redis.call('XRANGE', P .. 'dead', id, id)
+  if not found[1] then return 'gone' end
+  local f = fields_of(found[1])
+  if (f.c or '0') ~= '0' then return 'cut' end
+  if (f.p or '') == '' or (f.l or '') == '' then return 'nowhere' end
+  if f.r ~= '' and redis.call('HGET', P .. 'run:' .. f.r, 'state') ~= 'running' then return 'ended' end
+  if f.j ~= '' then
+    local join, index = string.match(f.j, '^(.*)|(%d+)$')
+    local open = redis.call('HGET', P .. 'join:' .. join, 'state') == 'open'
+    if not open or redis.call('HEXISTS', P .. 'join:' .. join .. ':res', index) == 1 then return 'counted' end
+  end
+  add(P, 's:', { pool = f.p, lane = f.l, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b }, 0, 0, 0)
+  redis.call('XDEL', P .. 'dead', id)
+  woken[f.p] = (woken[f.p] or 0) + 1
+  return 'ok'
+end
+
+local function replay(keys, argv)
+  local P, woken, answers = keys[1], {}, {}
+  for k, id in ipairs(argv) do answers[k] = replay_one(P, id, woken) end
+  wake_all(P, woken, now_ms())
+  return answers
+end
+
+redis.register_function{ function_name = 'aq1_replay', callback = replay, flags = { 'allow-oom' } }
+
+-- Lifts a pause: what was put aside is handed out again before what came later. Whatever a caller
+-- that is killed leaves undone, `promote` goes on with.
+-- KEYS[1]  prefix
+-- ARGV[1]  pause     as `pause` takes it
+-- ARGV[2]  most      messages a call, at most 500
+-- Returns  {1 = was paused | 0, messages brought back, messages left}
+-- On a full Redis: allowed (moves, does not add). Cost: 5 us a message.
+local function resume(keys, argv)
+  local P, name, now, woken = keys[1], argv[1], now_ms(), {}
+  local since = redis.call('HGET', P .. 'paused', name)
+  if not since then return { 0, 0, 0 } end
+  if string.sub(since, 1, 1) ~= '-' then redis.call('HSET', P .. 'paused', name, '-' .. since) end
+  local pool = string.match(name, '^pool:(.*)$')
+  if pool then woken[pool] = 16 end
+  local moved, left = bring_back(P, name, tonumber(argv[2]), woken)
+  wake_all(P, woken, now)
+  return { 1, moved, left }
+end
+
+redis.register_function{ function_name = 'aq1_resume', callback = resume, flags = { 'allow-oom' } }
+
+-- Stages members of a large group or fan-in; they become visible with the effect `open` or `join`.
+-- KEYS[1]  prefix
+-- ARGV[1]  group     id of the group; new at each attempt of the step that fans out
+-- ARGV[2]  offset    how many members were staged before this chunk (a repeated chunk is ignored)
+-- ARGV[3..] messages, at most 500 a call
+-- Returns  members staged so far
+-- On a full Redis: refused whole; as aq1_stage_started, for members of work that runs already,
+-- allowed. Cost: about 3 us a member.
+local function stage(keys, argv)
+  local P = keys[1]
+  local key = P .. 'stage:' .. argv[1]
+  local length = redis.call('LLEN', key)
+  if length ~= tonumber(argv[2]) then return length end
+  local i = 3
+  while i <= #argv do
+    local m
+    m, i = message_at(argv, i)
+    redis.call('RPUSH', key, pack(m))
+  end
+  redis.call('PEXPIRE', key, STAGE_TTL)
+  return redis.call('LLEN', key)
+end
+
+redis.register_function('aq1_stage', stage)
+redis.register_function{ function_name = 'aq1_stage_started', callback = stage, flags = { 'allow-oom' } }
