@@ -166,7 +166,9 @@ def test_a_recorded_cell_is_worked_off_by_todays_worker(url: str, ledger: Ledger
         assert {line: counts[line] for line in TASKS} == TASKS
         for key, numbers in DOUBLED.items():
             run = run_id_of("counted", key, "acme" if key == "first" else None)
-            assert sorted(ledger.lines(f"double {run}:")) == [f"double {run}:2.{n}" for n in numbers]
+            assert sorted(ledger.lines(f"double {run}:")) == [
+                f"double {run}:2.{n}" for n in numbers
+            ]
             assert counts[f"kept {run}"] == counts[f"together {run}"] == 1
         assert "wire.elsewhere" in {letter.task for letter in letters(store, Wanted())}
 
