@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from celery import Task as CeleryTask
 from celery.app.task import get_actual_ignore_result
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Ignore, Reject, Retry
 
 from agentq.broker import outbox
 from agentq.broker.sequence import Part, Sequence, sequence_of
+from agentq.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
     from agentq.broker.step import Step
@@ -42,6 +45,19 @@ CALLED = "_aq_called"
 code (or an errback that is the same task), and calls it directly."""
 
 
+@contextmanager
+def before_it_begins() -> Iterator[None]:
+    """Let a task that could not begin, as the broker did not answer, be handed out again.
+
+    Raises:
+        Reject: of Celery's, to that end; a broker that stays away is no outcome of the task.
+    """
+    try:
+        yield
+    except BrokerUnavailable as error:
+        raise Reject(str(error), requeue=True) from error
+
+
 class Task(CeleryTask):  # type: ignore[misc]
     """What `@app.task` and `@aq.step` make."""
 
@@ -56,7 +72,8 @@ class Task(CeleryTask):  # type: ignore[misc]
         if request.called_directly or request.__dict__.get(CALLED):
             return self.run(*args, **kwargs)
         request.__dict__[CALLED] = True
-        resolved = self.app.resolve_joins(args, getattr(request, "aq", None))
+        with before_it_begins():
+            resolved = self.app.resolve_joins(args, getattr(request, "aq", None))
         if self.step is not None:
             return self.app.run_step(self, resolved)
         result = self.run(*resolved, **kwargs)

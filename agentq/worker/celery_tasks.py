@@ -34,7 +34,7 @@ from celery.utils.saferepr import saferepr
 from celery.worker import state as worker_state
 
 from agentq.broker import outbox
-from agentq.broker.task import CALLED
+from agentq.broker.task import CALLED, before_it_begins
 from agentq.errors import StepAborted, WorkerLost
 from agentq.worker.again import Again
 from agentq.worker.contained import CONTAINED
@@ -197,10 +197,12 @@ class AsyncTasks(_CeleryTasks):
             )
         try:
             if task.track_started and not get_actual_ignore_result(task, request):
-                await self._store_started(delivery, request)
+                with before_it_begins():
+                    await self._store_started(delivery, request)
             if task_has_custom(task, "before_start"):
                 task.before_start(delivery.id, args, kwargs)
-            args = await self._parts.joins.resolved(delivery, args)
+            with before_it_begins():
+                args = await self._parts.joins.resolved(delivery, args)
             value = await self._call(delivery, args, kwargs)
             self._succeeded(delivery, request, value, began)
         except Reject as error:
