@@ -15,6 +15,7 @@ cell in `pump`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -205,7 +206,8 @@ class Loop:
         """Do before readiness what the first step would wait for."""
         self._suspects.preload()
         await self._processes.start()
-        await self._store.command("PING")
+        with contextlib.suppress(BrokerUnavailable):  # the pump waits for it
+            await self._store.command("PING")
         gc.collect()
         gc.freeze()  # what exists now is never garbage: do not look at it again
         gc.set_threshold(self._settings.worker.gc_threshold, 50, 50)
