@@ -1,0 +1,21 @@
+"""Every call to the broker may fail: seeded faults in the store clients of workers and producers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fault.scenarios.store_faults import store_faults
+from tests.support.redis_server import Server
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("number", "rate"), [(27, 0.01), (28, 0.1)])
+def test_seeded_faults_of_the_store_lose_and_double_nothing(
+    session_server: Server, tmp_path: Path, number: int, rate: float
+) -> None:
+    row = store_faults(session_server, tmp_path, number=number, rate=rate, work=120)
+    print(row)
+    assert row.tried > 0
+    assert row.holds, row
