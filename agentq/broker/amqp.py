@@ -126,6 +126,7 @@ class AMQP(CeleryAMQP):  # type: ignore[misc]
                 data,
             ),
             dedupe_id(headers, headers["id"]),
+            retry=bool(headers.get("retries")),
         )
         self._announce(signals.after_task_publish, name, queue, headers, body)
 

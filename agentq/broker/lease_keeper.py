@@ -132,6 +132,7 @@ class LeaseKeeper:
             calls.promote(
                 self._prefix, _PROMOTED_AT_ONCE, self._terms.keep_ms,
                 dead_ms=self._terms.dead_ms, max_payload=self._terms.max_payload,
+                retries=self._terms.retries,
             ),
         ]  # fmt: skip
         due = time.monotonic() - self._renewed >= self._terms.lease_ms / 3000

@@ -62,6 +62,7 @@ class Publisher:
         self._store = store
         self._settings = settings
         self._messages: list[tuple[Message, str]] = []
+        self._retries: set[str] = set()
         self._effects: list[Effect] = []
         self._token: Token[Publisher | None] | None = None
 
@@ -89,14 +90,16 @@ class Publisher:
         if kind is None:
             self._flush()
 
-    def add(self, message: Message, dedupe_id: str) -> None:
-        """Gather one message.
+    def add(self, message: Message, dedupe_id: str, *, retry: bool = False) -> None:
+        """Gather one message; a *retry* goes by the budget of its pool.
 
         Raises:
             PayloadTooLarge: its body is larger than `broker.max_payload`.
         """
         check_size(message, self._settings.broker.max_payload)
         self._messages.append((message, dedupe_id))
+        if retry:
+            self._retries.add(message.id)
 
     def effect(self, effect: Effect) -> None:
         """Gather an effect that belongs with the messages."""
@@ -121,7 +124,7 @@ class Publisher:
         small = len(messages) <= CHUNK and sum(len(m.body) for m in messages) <= CHUNK_BYTES
         box = outbox.sink()
         if small or (box is not None and box.whole):
-            return [effects.put(message) for message in messages]
+            return [self._put(message) for message in messages]
         result = []
         by_lane = sorted(messages, key=lambda m: (m.pool, m.lane))
         for (pool, lane), members in groupby(by_lane, key=lambda m: (m.pool, m.lane)):
@@ -129,6 +132,9 @@ class Publisher:
             staged[group] = list(members)
             result.append(effects.open_group(group, pool, lane))
         return result
+
+    def _put(self, message: Message) -> Effect:
+        return (effects.again if message.id in self._retries else effects.put)(message)
 
     def _open(self, published: list[tuple[Message, str]], extra: list[Effect]) -> None:
         """Send several messages in one call; all of them or none, and the same ones once.

@@ -37,6 +37,8 @@ class Terms:
     """How long a message waits for a worker that has its task."""
     dead_ms: int = 14 * 86_400_000
     """How long a dead letter is kept."""
+    retries: str = "20 10"
+    """Percent of attempts and number a second that may be retries."""
 
     @classmethod
     def of(cls, settings: Settings) -> Terms:
@@ -53,6 +55,7 @@ class Terms:
             max_payload=broker.max_payload,
             park_ms=_ms(broker.park_limit),
             dead_ms=_ms(settings.dead.keep),
+            retries=str(settings.retry),
         )
 
     @property

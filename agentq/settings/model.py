@@ -123,6 +123,25 @@ class Dead(Section):
     )
 
 
+class Retry(Section):
+    """Retries of a pool: a dependency that fails is not to be asked ever more often."""
+
+    budget: Whole = setting(
+        20,
+        "percent",
+        "Of a pool's attempts, how many may be retries; those beyond it wait",
+        at_least=0,
+        at_most=100,
+    )
+    per_second: Whole = setting(
+        10, "retries", "A pool may start so many in a second, however few its attempts", at_least=1
+    )
+
+    def __str__(self) -> str:
+        """Return both as the functions read them."""
+        return f"{self.budget} {self.per_second}"
+
+
 class Runs(Section):
     """One execution of a flow: how large it may be and how long it is kept."""
 
@@ -327,6 +346,7 @@ class Settings(Section):
     )
     broker: Broker = Broker()
     dead: Dead = Dead()
+    retry: Retry = Retry()
     runs: Runs = Runs()
     worker: Worker = Worker()
     pools: dict[Label, Pool] = Field(default_factory=_pools)

@@ -278,9 +278,13 @@ def promote(
     *,
     dead_ms: int = 14 * 86_400_000,
     max_payload: int = 262_144,
+    retries: str = "20 10",
 ) -> Call:
-    """Move what is due, end what is late, drop letters older than *dead_ms*."""
-    return ("FCALL", "aq1_promote", 1, prefix, most, keep_ms, dead_ms, max_payload)
+    """Move what is due, end what is late, drop letters older than *dead_ms*.
+
+    *retries*: percent of attempts and number a second that may be retries.
+    """
+    return ("FCALL", "aq1_promote", 1, prefix, most, keep_ms, dead_ms, max_payload, retries)
 
 
 def pause(prefix: str, what: str) -> Call:

@@ -34,6 +34,11 @@ def put(message: Message) -> Effect:
     return ("put", *message)
 
 
+def again(message: Message) -> Effect:
+    """Enqueue one message that is a retry: not before the budget of its pool allows."""
+    return ("again", *message)
+
+
 def join(  # noqa: PLR0913 -- the effect's arguments, one for one
     join_id: str,
     *,

@@ -29,7 +29,8 @@ Key, type, what it holds, how long it lives::
                                       permanent, bounded
     aside:<pause>             list    messages that a pause stopped, packed; until it is lifted
     payload                   string  broker.max_payload, for cutting letters; permanent
-    load:<pool>               hash    completions, and a sample of each lane's queue; permanent
+    retries                   string  the settings of the retry budget; permanent
+    load:<pool>               hash    completions, retries, samples of each lane; permanent
     tenants                   hash    tenant -> its unfinished runs; permanent, bounded
     id:<id>                   string  this id was enqueued; broker.dedupe_ttl
     run:<run>                 hash    state, flow, deadline, result; runs.keep
@@ -56,7 +57,7 @@ RESULT_PREFIX = "celery-task-meta-"
 
 PERMANENT = (
     "s:", "r:", "lanes", "workers", "reap:last", "delayed", "runs", "due", "dead", "idle:",
-    "parked", "paused", "aside:", "payload", "load:", "tenants",
+    "parked", "paused", "aside:", "payload", "retries", "load:", "tenants",
 )  # fmt: skip
 """What may stand without a time to live; a test walks all keys against this list."""
 

@@ -39,6 +39,8 @@ SEND_MOST = 512
 
 _LONGEST_PAUSE = 2.0
 
+_SAID_EVERY_S = 10.0
+"""Between two lines about retries that are held."""
 
 GROUP_MOST, GROUP_ARGUMENTS = 32, 2000
 """Completions, and their arguments, that one call carries: keeps it under 5 ms."""
@@ -84,6 +86,7 @@ class Pump:
         self._sent = asyncio.Event()
         self._pause = 0.0
         self._unsure = False
+        self._said_held = -_SAID_EVERY_S
 
     def complete(self, ending: Sequence[Call], task_id: str) -> None:
         """Send *ending* with the next trip."""
@@ -229,11 +232,23 @@ class Pump:
                 logger.warning(
                     "%s: its result is refused: written before, or another has it now", task_id
                 )
+            elif isinstance(answer, int):
+                self._say_held(task_ids, answer)
             elif answer == b"late":
                 logger.info("%s: ended behind its run's deadline; refused", task_id)
             elif isinstance(answer, Exception):
                 # Not sent again: the server answered, and would answer the same.
                 logger.error("%s: completion refused: %s", task_id, answer)
+
+    def _say_held(self, task_ids: list[str], held_ms: int) -> None:
+        """Say that retries wait for the budget of their pool: now and then, there are many."""
+        if time.monotonic() - self._said_held > _SAID_EVERY_S:
+            self._said_held = time.monotonic()
+            logger.warning(
+                "%s: its retry waits %.1f s, as those of its pool are at their budget "
+                "(retry.budget)",
+                task_ids[0], held_ms / 1000,
+            )  # fmt: skip
 
 
 def group(outgoing: Sequence[Outgoing]) -> list[tuple[Call, list[str]]]:

@@ -41,6 +41,7 @@ class Sweeper:
         self._keep_ms = int(settings.runs.keep.total_seconds() * 1000)
         self._dead_ms = int(settings.dead.keep.total_seconds() * 1000)
         self._max_payload = settings.broker.max_payload
+        self._retries = str(settings.retry)
         self._limit = settings.broker.delivery_limit
         self._gap_ms = max(lease_ms // 2, 3000)
         self._soon = asyncio.Event()
@@ -70,7 +71,7 @@ class Sweeper:
                 calls.reap(prefix, self._limit, self._gap_ms, self._keep_ms),
                 calls.promote(
                     prefix, MOST, self._keep_ms,
-                    dead_ms=self._dead_ms, max_payload=self._max_payload,
+                    dead_ms=self._dead_ms, max_payload=self._max_payload, retries=self._retries,
                 ),
             ]
         )  # fmt: skip

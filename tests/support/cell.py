@@ -112,7 +112,8 @@ class Cell:
             self.prefix, f"p:{handed.lane}", handed.stream, handed.entry,
             after_ms=after_ms, retry=retry,
         )  # fmt: skip
-        return str(self.store.call(call).decode())
+        reply = self.store.call(call)
+        return "ok" if isinstance(reply, int) else str(reply.decode())  # ms that it is held
 
     def died_alone(self, handed: Handed) -> str:
         call = calls.died(

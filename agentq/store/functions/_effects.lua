@@ -2,6 +2,7 @@
 --
 -- Effects stand flat in ARGV, opcode first, and are applied in order by `apply`:
 --   put    <message>                                      enqueue (or delay) one message
+--   again  <message>                                      the same of a retry (`_retries`)
 --   join   <join> <width> <at_once> <ttl_ms> <run> <bodies> <members> <body..> <member..>
 --                                                         open a fan-in; members = "staged:.."
 --                                                         takes what `stage` left under that id
@@ -29,10 +30,11 @@ local function apply(P, argv, i, n, now, woken, fits, record)
   while i <= n do
     local op = argv[i]
     i = i + 1
-    if op == 'put' then
+    if op == 'put' or op == 'again' then
       local m
       m, i = message_at(argv, i)
       bytes = bytes + #m.h + #m.b
+      if op == 'again' then m.due = retry_at(P, m.pool, m.due < 0 and now - m.due or m.due, now) end
       put(P, m, now, woken)
     elseif op == 'part' then
       bytes = bytes + #argv[i + 2]

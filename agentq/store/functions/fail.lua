@@ -8,7 +8,7 @@
 -- ARGV[5]  retry     1 = counts as a retry, 0 = handed back unstarted, -n = the process in which it ran
 --                    alone died: counts as an attempt, given up after n (then ARGV[4] is the run's keep_ms)
 -- ARGV[6..] effects (events)
--- Returns  "ok" | "stale"
+-- Returns  "ok" | "stale" | ms that a retry waits because the budget of its pool is spent (`_retries`)
 -- On a full Redis: allowed. Cost: 10-20 us.
 local function fail(keys, argv)
   local P, lane, stream, entry = keys[1], argv[1], argv[2], argv[3]
@@ -27,8 +27,13 @@ local function fail(keys, argv)
   local pool, name = string.match(lane, '^(.-):(.*)$')
   local m = { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
     s = f.s > 0 and f.s or nil }
-  local retries = f.n + tonumber(argv[5])
-  local after = tonumber(argv[4])
+  local counts, after, held = tonumber(argv[5]), tonumber(argv[4]), 0
+  local retries = f.n + counts
+  if counts == 1 then
+    redis.call('HINCRBY', P .. 'load:' .. pool, 'f', 1)
+    local at = retry_at(P, pool, now + after, now)
+    if at > now + after then after, held = at - now, at - now end
+  end
   if after > 0 then
     delay(P, m, now + after, f.a, retries, f.t)
   else
@@ -39,7 +44,7 @@ local function fail(keys, argv)
   local failed = apply(P, argv, 6, #argv, now, woken)
   wake_all(P, woken, now)
   if failed then return failed end
-  return 'ok'
+  return held > 0 and held or 'ok'
 end
 
 redis.register_function{ function_name = 'aq1_fail', callback = fail, flags = { 'allow-oom' } }

@@ -5,6 +5,7 @@
 -- ARGV[2]  keep_ms   how long a run that ends by this is kept
 -- ARGV[3]  dead_ms   how long a dead letter is kept
 -- ARGV[4]  payload   broker.max_payload: a larger dead letter is cut
+-- ARGV[5]  retries   "<retry.budget> <retry.per_second>"
 -- Returns  {messages moved, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message.
 local function promote(keys, argv)
@@ -35,6 +36,7 @@ local function promote(keys, argv)
     redis.call('XTRIM', P .. 'dead', 'MINID', now - tonumber(argv[3]))
     redis.call('SET', P .. 'payload', argv[4])
   end
+  if argv[5] then redis.call('SET', P .. 'retries', argv[5]) end
   local first = redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')
   return { #due, #late, tonumber(first[2] or '0') }
 end
