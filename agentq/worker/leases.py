@@ -7,6 +7,7 @@ A step that blocks the loop for a while does not lose it; when the loop stands s
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -101,7 +102,8 @@ class Lease:
         return held
 
     def _run(self) -> None:
-        while not self._stop.wait(self._lease_ms / 3000):
+        # Spread: a fleet that was started together does not renew together.
+        while not self._stop.wait(self._lease_ms / 3000 * random.uniform(0.8, 1.0)):  # noqa: S311
             if not self.round():
                 return
 

@@ -19,6 +19,7 @@ import contextlib
 import gc
 import logging
 import os
+import random
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -303,7 +304,7 @@ class Loop:
                 if not said:
                     logger.warning("%s; waiting for it", error)
                     said = True
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.25 + 0.5 * random.random())  # noqa: S311 -- a fleet's, spread
             else:
                 self._lease = lease
                 return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import threading
 import time
 import traceback
@@ -147,7 +148,7 @@ class Sidecar:
                 self._connected()
             except Exception as error:  # noqa: BLE001 -- telemetry never ends the worker
                 logger.debug("events and remote control: %r; again in %.1f s", error, pause)
-                self._stop.wait(pause)
+                self._stop.wait(pause * random.uniform(0.5, 1.5))  # noqa: S311 -- a fleet's, spread
                 pause = min(pause * 2, 10.0)
 
     def _connected(self) -> None:

@@ -165,7 +165,7 @@ class Tracer:
         delivery.outbox.staged.clear()
         retryable = not isinstance(error, RunError | TaskRevokedError)
         if retryable and delivery.retries < step.retries:
-            after = self._backoff(step.backoff, delivery.retries)
+            after = self._pause(error, step.backoff, delivery.retries)
             self._note(delivery, context, "retry", started_ms, ran, error, after)
             self._parts.events.retried(delivery, error)
             logger.warning(
@@ -183,11 +183,15 @@ class Tracer:
         self._parts.events.failed(delivery, error)
         return None
 
-    def _backoff(self, base: timedelta, retries: int) -> timedelta:
-        """Return base * 2^retries, spread over half to one and a half of it."""
-        pause = min(base * 2**retries, _LONGEST_BACKOFF)
-        spread: timedelta = pause * (0.5 + self._parts.jitter())
-        return spread
+    def _pause(self, error: Exception, base: timedelta, retries: int) -> timedelta:
+        """Return base * 2^retries, spread over half to one and a half of it.
+
+        It begins behind the `retry_after` of an error that has one: a model server's Retry-After, a
+        full queue's.
+        """
+        pause: timedelta = min(base * 2**retries, _LONGEST_BACKOFF) * (0.5 + self._parts.jitter())
+        asked = getattr(error, "retry_after", None)
+        return pause + asked if isinstance(asked, timedelta) else pause
 
     def _note(  # noqa: PLR0913, PLR0917 -- the fields of a timeline's entry
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -53,7 +54,8 @@ class Waker:
                     found = await self._store.command("BLPOP", key, self._seconds)
                 except BrokerUnavailable as error:
                     logger.debug("waker: %s", error)
-                    await asyncio.sleep(0.5)
+                    # Spread, so that a fleet that lost its broker does not come back in step.
+                    await asyncio.sleep(0.25 + 0.5 * random.random())  # noqa: S311
                     self._on_work()
                     continue
                 if found:

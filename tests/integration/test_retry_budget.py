@@ -108,3 +108,13 @@ def test_steps_and_tasks_that_fail_on_are_started_within_the_budget(
         # What a quiet pool may at once, then a fifth of its attempts or two a second.
         assert began.total() - 120 <= BURST + max(0.2 * began.total(), LEAST * 10)
         wait_until(lambda: "at their budget" in worker.log(), "it says so")
+
+
+def test_a_retry_begins_behind_the_time_that_a_model_server_asked_for(
+    url: str, ledger: Ledger
+) -> None:
+    with running("tests.support.apps.failing", url, ledger) as app:
+        app.worker()
+        assert app.app.asked_flow.submit(0.8).result(timeout=10) == 0.8
+        first, second = (float(line.split()[1]) for line in ledger.lines("asked "))
+        assert 0.8 <= second - first < 5

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from typing import Any
 
 from agentq import AgentQ, Context
+from agentq.errors import ModelRateLimited
 from tests.support.ledger import note
 
 aq = AgentQ("failing")
@@ -23,4 +26,13 @@ async def task(self: Any, number: int) -> None:
     raise self.retry(exc=ConnectionError("gone"))
 
 
+@aq.step(retries=1, backoff="1ms")
+async def asked_to_wait(ctx: Context, seconds: float) -> float:
+    note("asked", time.time())
+    if ctx.attempt == 1:
+        raise ModelRateLimited("429", retry_after=timedelta(seconds=seconds))
+    return seconds
+
+
+asked_flow = aq.flow("asked", asked_to_wait)
 step_flow = aq.flow("step", step)
