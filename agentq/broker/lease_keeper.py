@@ -32,7 +32,7 @@ from agentq.store.client import Store
 logger = logging.getLogger(__name__)
 
 _ROUND_S = 1.0
-_PROMOTED_AT_ONCE = 500
+_PROMOTED_AT_ONCE = 200
 
 
 def _new_name() -> str:
@@ -129,11 +129,7 @@ class LeaseKeeper:
                 self._prefix, self._terms.delivery_limit, max(self._terms.lease_ms // 2, 3000),
                 self._terms.keep_ms,
             ),
-            calls.promote(
-                self._prefix, _PROMOTED_AT_ONCE, self._terms.keep_ms,
-                dead_ms=self._terms.dead_ms, max_payload=self._terms.max_payload,
-                retries=self._terms.retries,
-            ),
+            self._promote(),
         ]  # fmt: skip
         due = time.monotonic() - self._renewed >= self._terms.lease_ms / 3000
         asked_ms = wall_ms()
@@ -148,6 +144,16 @@ class LeaseKeeper:
             self._skew_ms = skew.learn(self._store.address, answers[0][0], asked_ms)
             if not answers[0][1]:
                 self.retake()
+        moved = answers[-1][0]
+        while moved >= _PROMOTED_AT_ONCE:
+            moved = self._store.call(self._promote())[0]
+
+    def _promote(self) -> Call:
+        terms = self._terms
+        return calls.promote(
+            self._prefix, _PROMOTED_AT_ONCE, terms.keep_ms,
+            dead_ms=terms.dead_ms, max_payload=terms.max_payload, retries=terms.retries,
+        )  # fmt: skip
 
     def _run(self) -> None:
         while not self._stop.wait(_ROUND_S * random.uniform(0.8, 1.2)):  # noqa: S311 -- jitter

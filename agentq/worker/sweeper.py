@@ -1,7 +1,8 @@
 """What any worker does for the whole cell about twice a second.
 
 Free the dead's work, move what is due, end what is late: each is one bounded function call, and
-many workers doing it harms nobody.
+many workers doing it harms nobody. Very many would cost the server a share of its core (1,000
+workers a tenth), so where there are more than a few, each sweeps less often.
 """
 
 from __future__ import annotations
@@ -24,11 +25,22 @@ logger = logging.getLogger(__name__)
 EVERY = 0.5
 """Seconds between two rounds, give or take a half: delayed work is on time within one second."""
 
+FEW = 8
+"""Workers that sweep at that pace; n times as many each take n times as long..."""
+
+LONGEST = 4
+"""...but not longer than this: most of them may be dead."""
+
 _SLACK = 0.005
 """Seconds behind the due time, so that Redis' clock has reached it."""
 
 MOST = 200
 """Delayed messages a call moves."""
+
+
+def pace(workers: int) -> float:
+    """Return the mean seconds between two rounds of one of so many workers; 0: not known."""
+    return EVERY * min(max(1.0, workers / FEW), LONGEST)
 
 
 class Sweeper:
@@ -45,12 +57,13 @@ class Sweeper:
         self._limit = settings.broker.delivery_limit
         self._gap_ms = max(lease_ms // 2, 3000)
         self._soon = asyncio.Event()
+        self._workers = 0
 
     async def run(self) -> None:
         """Sweep until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(EVERY * (0.5 + random.random())):  # noqa: S311
+                async with asyncio.timeout(pace(self._workers) * (0.5 + random.random())):  # noqa: S311
                     await self._soon.wait()
             self._soon.clear()
             try:
@@ -79,7 +92,7 @@ class Sweeper:
             if isinstance(reply, Exception):
                 logger.error("sweeper: %s", reply)
                 return False
-        count, worker, _ = reaped
+        count, worker, self._workers = reaped
         if worker:
             logger.warning(
                 "worker %s is gone: %d messages handed out again", worker.decode(), count

@@ -98,15 +98,22 @@ local function count_parked(P, name, by, since)
   end
 end
 
--- Takes a delayed message out of its table; nil where it is there no more.
-local function undelay(P, member)
-  local bytes = redis.call('HGET', P .. 'delayed:m', member)
-  redis.call('HDEL', P .. 'delayed:m', member)
-  redis.call('ZREM', P .. 'delayed', member)
-  if not bytes then return nil end
-  local f, pool, lane = unpacked(bytes)
-  if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
-  return f, pool, lane
+-- Takes delayed messages out of their table, as {fields, pool, lane}, in order; what is there no
+-- more is left out.
+local function undelay(P, members)
+  local found = {}
+  if not members[1] then return found end
+  local packed = redis.call('HMGET', P .. 'delayed:m', unpack(members))
+  redis.call('HDEL', P .. 'delayed:m', unpack(members))
+  redis.call('ZREM', P .. 'delayed', unpack(members))
+  for k = 1, #members do
+    if packed[k] then
+      local f, pool, lane = unpacked(packed[k])
+      if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
+      found[#found + 1] = { f, pool, lane }
+    end
+  end
+  return found
 end
 
 local function order_of(id)

@@ -13,13 +13,11 @@ local function promote(keys, argv)
   local now = now_ms()
   local woken = {}
   local due = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, argv[1])
-  for _, member in ipairs(due) do
-    local f, pool, lane = undelay(P, member)
-    if f then
-      -- What a dead process held goes before newer work, though it had to wait for a free place.
-      add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
-      woken[pool] = (woken[pool] or 0) + 1
-    end
+  for _, one in ipairs(undelay(P, due)) do
+    local f, pool, lane = one[1], one[2], one[3]
+    -- What a dead process held goes before newer work, though it had to wait for a free place.
+    add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
+    woken[pool] = (woken[pool] or 0) + 1
   end
   for _, pause in ipairs(pauses(P) or {}) do
     if pause.ending then bring_back(P, pause.text, 100, woken) end

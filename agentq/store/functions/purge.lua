@@ -30,7 +30,7 @@ local function purge(keys, argv)
     if fits(f, pool, lane) then
       if room <= 0 then return { argv[2], moved, 1 } end
       if source == 'delayed' then
-        undelay(P, place)
+        undelay(P, { place })
       elseif string.match(source, '^aside:') then
         redis.call('LREM', P .. source, 1, place)
       else

@@ -50,6 +50,12 @@ def test_a_round_is_made_when_what_this_worker_delayed_is_due(
     assert asyncio.run(_swept(after_ms)) is swept
 
 
+def test_many_workers_sweep_less_often_each_and_no_less_together() -> None:
+    assert [sweeper.pace(workers) for workers in (0, 1, 8)] == [0.5] * 3
+    assert sweeper.pace(16) == 1.0
+    assert sweeper.pace(1000) == 2.0  # were all but one dead, this is what it would cost
+
+
 def test_only_a_failure_with_a_pause_is_due_later() -> None:
     failed = calls.fail("p", "lane", b"s", b"1-0", after_ms=250, retry=True)
     dead = calls.died("p", "lane", b"s", b"1-0", limit=5, keep_ms=86_400_000)
