@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from agentq.cli.options import Json
 
+FIGURES = ("herd", "delayed", "reconnect")
+"""What is measured of agentq alone, each with limits of its own."""
+
 
 def bench(
     tests: Annotated[
         list[str] | None,
         typer.Argument(
-            help="enqueue, drain, latency, sleep, fanin, pipeline; default: all. Or functions."
+            help="enqueue, drain, latency, sleep, fanin, pipeline; default: all. "
+            "Or one of functions, herd, delayed, reconnect."
         ),
     ] = None,
     system: Annotated[
@@ -23,6 +28,10 @@ def bench(
     scale: Annotated[
         float, typer.Option("--scale", help="Multiplies how much is measured; 0.01 tries it out.")
     ] = 1.0,
+    server: Annotated[
+        Path | None,
+        typer.Option(help="valkey-server or redis-server; default: as `agentq up` finds it."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure agentq beside plain Celery on this machine: figures, ratios, targets.
@@ -31,12 +40,17 @@ def bench(
     minutes; each figure stands beside how busy the machine was.
 
     `agentq bench functions` prints instead how long each of our functions holds the server at most:
-    over 5 ms is marked, and fails.
+    over 5 ms is marked, and fails. `agentq bench herd`: what idle workers cost each message;
+    `delayed`: what 100,000 delayed tasks cost a worker, and how late they come; `reconnect`: when
+    a fleet is back that lost its broker. Each figure with its limit; one that is over it fails.
 
     Example: agentq bench drain fanin --json > bench.json
     """
     if tests == ["functions"]:
-        functions(as_json=as_json)
+        functions(server=server, as_json=as_json)
+        return
+    if tests and len(tests) == 1 and tests[0] in FIGURES:
+        figures(tests[0], server=server, as_json=as_json)
         return
     from agentq.ops.bench import as_json as rows_as_json
     from agentq.ops.bench import render, run_bench
@@ -46,6 +60,7 @@ def bench(
         tests or ["all"],
         systems=system or SYSTEMS,
         scale=scale,
+        server=server,
         progress=lambda line: typer.echo(f"{line} ...", err=True),
     )
     typer.echo(rows_as_json(rows) if as_json else render(rows))
@@ -53,11 +68,21 @@ def bench(
         raise typer.Exit(1)
 
 
-def functions(*, as_json: bool) -> None:
+def figures(name: str, *, server: Path | None, as_json: bool) -> None:
+    """Print what one of our own benches measured; exit 1 where a figure is over its limit."""
+    from agentq.ops import bench as benches
+
+    found = getattr(benches, f"measure_{name}")(server=server)
+    typer.echo(benches.figures_as_json(found) if as_json else benches.render_figures(found))
+    if not all(one.within for one in found):
+        raise typer.Exit(1)
+
+
+def functions(*, server: Path | None, as_json: bool) -> None:
     """Print how long each function holds the server; exit 1 where one is over the limit."""
     from agentq.ops.bench import functions_as_json, measure_functions, render_functions
 
-    held = measure_functions()
+    held = measure_functions(server=server)
     typer.echo(functions_as_json(held) if as_json else render_functions(held))
     if not all(one.within for one in held):
         raise typer.Exit(1)

@@ -19,6 +19,10 @@ _WANTED = os.environ.pop("AGENTQ_TEST_SERVER", "valkey")
 """Taken out of the environment, where agentq would refuse it as an unknown setting."""
 
 
+PROGRAM = Path("redis-server") if _WANTED == "redis" else None
+"""What is started; None: the embedded server's own choice, Valkey."""
+
+
 class Server:
     """The running server as tests use it."""
 
@@ -94,12 +98,11 @@ return found
 @contextmanager
 def private_server(*, appendfsync: AppendFsync = "everysec") -> Iterator[Server]:
     """Run a server of this session's own."""
-    program = {"redis": "redis-server", "valkey": None}[_WANTED]
     # Not pytest's tmp_path: a socket's path may have 107 bytes.
     with tempfile.TemporaryDirectory(prefix="aq-test-") as folder:
         embedded = EmbeddedServer(
             data_dir=Path(folder),
-            program=program,
+            program=PROGRAM,
             appendfsync=appendfsync,
             environment=launch_environment("jemalloc"),
         )

@@ -1,5 +1,7 @@
 """`agentq bench`: plain Celery prefork and agentq, measured in one run on the same server.
 
+Beside it, what can be said of agentq alone: `functions`, `herd`, `delayed`, `reconnect`.
+
 The measured processes import this package for their steps, so its public names load when they are
 first used: plain Celery is measured with nothing of agentq's broker in memory.
 """
@@ -9,13 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentq.ops.bench.delayed import measure_delayed
     from agentq.ops.bench.driver import run_bench
+    from agentq.ops.bench.figures import figures_as_json, render_figures
     from agentq.ops.bench.functions import functions_as_json, measure_functions, render_functions
+    from agentq.ops.bench.herd import measure_herd
+    from agentq.ops.bench.reconnect import measure_reconnect
     from agentq.ops.bench.report import as_json, render
     from agentq.ops.bench.rows import Row, Test
 
 __all__ = [
-    "Row", "Test", "as_json", "functions_as_json", "measure_functions", "render",
+    "Row", "Test", "as_json", "figures_as_json", "functions_as_json", "measure_delayed",
+    "measure_functions", "measure_herd", "measure_reconnect", "render", "render_figures",
     "render_functions", "run_bench",
 ]  # fmt: skip
 
@@ -23,7 +30,12 @@ _HOMES = {
     "Row": "rows",
     "Test": "rows",
     "as_json": "report",
+    "figures_as_json": "figures",
     "functions_as_json": "functions",
+    "measure_delayed": "delayed",
+    "measure_herd": "herd",
+    "measure_reconnect": "reconnect",
+    "render_figures": "figures",
     "measure_functions": "functions",
     "render_functions": "functions",
     "render": "report",

@@ -90,6 +90,11 @@ class Arena:
         """Stop the server, remove every file."""
         self._stack.close()
 
+    @property
+    def url(self) -> str:
+        """Return the server's address."""
+        return self._server.url
+
     def gauge(self, worker: Worker) -> Gauge:
         """Return the gauge of the server and *worker*."""
         return Gauge(url=self._server.url, server=self._server_pid, workers=(worker.pid,))

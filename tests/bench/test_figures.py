@@ -1,0 +1,47 @@
+"""What agentq is measured by alone: a message wakes one, a delay costs no worker, a fleet spreads."""
+
+from __future__ import annotations
+
+import json
+
+from agentq.ops.bench.delayed import measure_delayed
+from agentq.ops.bench.figures import Figure, figures_as_json, render_figures
+from agentq.ops.bench.herd import MOST_REPLIES, measure_herd
+from agentq.ops.bench.reconnect import measure_reconnect
+from tests.support.redis_server import PROGRAM
+
+
+def named(figures: list[Figure], part: str) -> list[Figure]:
+    return [one for one in figures if part in one.name]
+
+
+def test_a_message_wakes_one_of_many_idle_workers() -> None:
+    found = measure_herd(readers=(2, 60), messages=100, rest_s=0.1, server=PROGRAM)
+    assert [one.value <= MOST_REPLIES for one in named(found, ": woken")] == [True, True]
+    assert all(one.value >= 1 for one in named(found, ": fetches"))
+    assert all(one.value > 0 for one in named(found, "CPU a message"))
+
+
+def test_delayed_tasks_wait_in_redis_and_all_that_are_due_come() -> None:
+    found = measure_delayed(count=3000, due=1000, settle_s=0.2, server=PROGRAM)
+    [_, memory] = named(found, "memory")
+    assert memory.within, memory
+    [late] = named(found, "behind its time")
+    assert late.value < 5  # one second, on a machine that has a core to spare
+
+
+def test_a_fleet_that_lost_its_broker_does_not_come_back_in_one_moment() -> None:
+    found = measure_reconnect(workers=60, down_s=1.5, server=PROGRAM)
+    [most] = named(found, "within 100 ms")
+    assert most.value < 60
+    [last] = named(found, "the last")
+    assert last.value < 15
+
+
+def test_a_figure_that_is_over_its_limit_is_marked() -> None:
+    figures = [Figure("a", 3, "us", 2), Figure("b", 1, "s", 2), Figure("c", 9, "MB")]
+    _, first, second, third = render_figures(figures).splitlines()
+    assert first.split() == ["a", "3.00", "us", "2.00", "over"]
+    assert second.split() == ["b", "1.00", "s", "2.00"]
+    assert third.split() == ["c", "9.00", "MB"]
+    assert [one["within"] for one in json.loads(figures_as_json(figures))] == [False, True, True]
