@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.scenarios.avalanche import LEASE_S, Plan, avalanche
+from tests.fault.scenarios.avalanche import LEASE_S, NUMBER, Plan, avalanche
 from tests.support.redis_server import Server
 
 
@@ -16,7 +16,7 @@ def test_retries_stay_within_their_budget_and_the_backlog_of_a_halved_fleet_drai
 ) -> None:
     plan = Plan(half=1, warm_s=0.5, dead_s=2.5, failing=0.3, least=2)
     found = avalanche(session_server, tmp_path, plan)
-    row = found.row(29)
+    row = found.row(NUMBER)
     print(row)
     assert row.holds, row
     assert found.held > 0

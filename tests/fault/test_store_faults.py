@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.scenarios.store_faults import store_faults
+from tests.fault.scenarios.store_faults import RATES, store_faults
 from tests.support.redis_server import Server
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("number", "rate"), [(27, 0.01), (28, 0.1)])
+@pytest.mark.parametrize(("number", "rate"), RATES)
 def test_seeded_faults_of_the_store_lose_and_double_nothing(
     session_server: Server, tmp_path: Path, number: int, rate: float
 ) -> None:

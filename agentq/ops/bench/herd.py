@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import Semaphore
 
 from agentq.errors import BenchFailed
+from agentq.host.allocator import launch_environment
 from agentq.ops.bench.figures import Figure
 from agentq.ops.bench.fleet import KEEP_MS, POOL, Fleet
 from agentq.store import calls, effects
@@ -74,7 +75,9 @@ def measure_herd(
         BenchFailed: a message was not taken, or the workers did not start.
     """
     folder = Path(tempfile.mkdtemp(prefix="aqh-"))
-    embedded = EmbeddedServer(data_dir=folder, program=server)
+    embedded = EmbeddedServer(
+        data_dir=folder, program=server, environment=launch_environment("jemalloc")
+    )
     try:
         embedded.start()
         costs = [_measured(embedded.url, count, messages, rest_s) for count in readers]

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from agentq.errors import BenchFailed
+from agentq.host.allocator import launch_environment
 from agentq.ops.bench.figures import Figure
 from agentq.ops.bench.fleet import Fleet
 from agentq.store.address import parse
@@ -37,7 +38,9 @@ def measure_reconnect(
         BenchFailed: not all came back.
     """
     folder = Path(tempfile.mkdtemp(prefix="aqr-"))
-    embedded = EmbeddedServer(data_dir=folder, program=server)
+    embedded = EmbeddedServer(
+        data_dir=folder, program=server, environment=launch_environment("jemalloc")
+    )
     try:
         embedded.start()
         with Fleet(address=parse(embedded.url), count=workers) as fleet:

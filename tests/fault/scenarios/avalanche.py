@@ -11,13 +11,14 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 from agentq.store.keys import Keys
 from tests.fault.scenarios.row import Row
 from tests.support.apps import avalanche as app_module
 from tests.support.ledger import Ledger
-from tests.support.redis_server import Server
+from tests.support.redis_server import Server, private_server
 from tests.support.running import BOTH_POOLS, Running, running
 from tests.support.waiting import wait_until
 
@@ -91,16 +92,29 @@ class Avalanche:
 
     def row(self, number: int) -> Row:
         doubled = sum(self.ended.values()) - len(self.ended)
+        beyond = max(0, self.retries - int(self.allowed))
         return Row(
             number=number,
             fault=f"half of the workers killed at {LOAD:.0%} load, a dependency fails {self.plan.failing:.0%}",
             tried=self.plan.half,
             lost=self.submitted - len(self.ended) + len(self.left),
-            doubled=doubled,
+            doubled=doubled + beyond,
             recovery_s=round(self.free_s, 2),
             note=f"retries {self.retries} of {self.starts} attempts, allowed {self.allowed:.0f}; "
             f"goodput {self.goodput:.0%} of the living's share; drained in {self.drained_s:.1f} s",
         )
+
+
+NUMBER = 29
+"""Row of the matrix."""
+
+IN_FULL = Plan(half=2, warm_s=10, dead_s=12, failing=0.5, least=1)
+
+
+def halved() -> list[Row]:
+    """Do it in full, on a server of its own."""
+    with private_server() as server, TemporaryDirectory() as folder:
+        return [avalanche(server, Path(folder), IN_FULL).row(NUMBER)]
 
 
 def avalanche(server: Server, folder: Path, plan: Plan) -> Avalanche:

@@ -7,11 +7,13 @@ once, each body ran once, each effect is there, and nothing is left in Redis.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -23,7 +25,7 @@ from agentq.runs.record import events_of
 from agentq.store.keys import Keys
 from tests.fault.scenarios.row import Row
 from tests.support.ledger import Ledger
-from tests.support.redis_server import Server
+from tests.support.redis_server import Server, private_server
 from tests.support.running import BOTH_POOLS, Running, running
 from tests.support.store_faults import NOTED, VARIABLE, StoreFaults, injected
 from tests.support.waiting import wait_until
@@ -38,6 +40,8 @@ HEADER = 3
 WORKERS = ("first", "second")
 SLOTS = 8
 """Of a worker: few, so that its calls are many."""
+RATES = ((27, 0.01), (28, 0.1))
+"""Row of the matrix, and the share of calls that fail."""
 SEED = 30
 """With it a worker's first calls fail too, at 10 %."""
 PRODUCERS = 3
@@ -56,6 +60,15 @@ class Work:
     """Id of a task and the lines that it must leave."""
     chords: list[str] = field(default_factory=list)
     """Tags of the bodies; a chord has no id of its own, so each try is another chord."""
+
+
+def seeded(*, work: int = 600) -> list[Row]:
+    """Do both rates in full, on a server of their own."""
+    with private_server() as server, TemporaryDirectory() as folder:
+        return [
+            store_faults(server, Path(folder), number=number, rate=rate, work=work)
+            for number, rate in RATES
+        ]
 
 
 def store_faults(
@@ -94,9 +107,11 @@ def _produced(app: Running, work: int) -> Work:
     def produce(place: int) -> None:
         tag = f"t{place}"
         match place % 6:
-            case 0 | 1:
+            case 0:
                 handle = _sure(lambda: module.fan.submit(WIDTH, key=tag, tenant="a", deadline="5m"))
                 done.runs.append(handle.id)
+            case 1:
+                done.runs.append(_sure(lambda: asyncio.run(_asubmitted(module, tag))))
             case 2:
                 done.tasks[tag] = (f"plain {tag}",)
                 _sure(lambda: module.plain.apply_async((tag,), task_id=tag))
@@ -112,6 +127,13 @@ def _produced(app: Running, work: int) -> Work:
     with ThreadPoolExecutor(PRODUCERS) as threads:
         list(threads.map(produce, range(work)))
     return done
+
+
+async def _asubmitted(module: Any, key: str) -> str:
+    try:
+        return str((await module.fan.asubmit(WIDTH, key=key, deadline="5m")).id)
+    finally:
+        await module.aq.aclose()
 
 
 def _chord(module: Any, tag: str) -> str:
