@@ -53,6 +53,7 @@ class LeaseKeeper:
         self._prefix = store.keys.prefix
         self._returns: deque[Call] = deque()
         self._held = False
+        self._returning = threading.Lock()
         self._renewed = 0.0
         self._said_missing = False
         self._skew_ms = 0
@@ -174,9 +175,10 @@ class LeaseKeeper:
         self._said_missing = True
 
     def _send_returns(self) -> None:
-        while self._returns:
-            self._store.call(self._returns[0])
-            self._returns.popleft()
+        with self._returning:  # the consumer's thread and the keeper's: none is left out
+            while self._returns:
+                self._store.call(self._returns[0])
+                self._returns.popleft()
 
     def _take(self) -> None:
         self._held = self.ensure_functions()

@@ -12,6 +12,7 @@ from typing import Any
 from kombu.transport import virtual
 
 from agentq.broker.received import Fence
+from agentq.errors import BrokerUnavailable
 from agentq.store import calls
 
 
@@ -33,9 +34,18 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         return len(self._delivered) - len(self._dirty)
 
     def ack(self, delivery_tag: str) -> None:
-        """End the delivery; nothing is left to do where the pool's child has ended it."""
+        """End the delivery; nothing is left to do where the pool's child has ended it.
+
+        Celery only logs an ack that fails, and would never ask for work in its place again; so one
+        that the broker did not answer is left to the keeper, who repeats it.
+        """
         if fence := Fence.of(delivery_tag):
-            self.channel.end(fence)
+            try:
+                self.channel.end(fence)
+            except BrokerUnavailable:
+                keep, prefix = self.channel.terms.keep_ms, self.channel.prefix
+                end = calls.complete(prefix, fence.stream, fence.entry, "", keep, ())
+                self.channel.keeper.hand_back(end)
         super().ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 -- kombu's
