@@ -164,7 +164,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         if queue in self._streams():
             if no_ack:
                 self._unacked.add(queue)
-            self.keeper.pools.add(queue)
+            self.keeper.consumes(queue, self.qos)
             self._to_ask.append(queue)
         return result
 

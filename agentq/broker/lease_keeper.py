@@ -3,6 +3,9 @@
 It outlives a lost connection: what the pool's children still run stays under the lease while Celery
 connects anew, and is handed out elsewhere only when this process is gone. The thread also returns
 what dead processes held and moves what is due, which any process of a cell may do.
+
+A fetch may be answered into a link that was cut: with each renewal the thread looks what Redis has
+in this process' hands, and what twice was in nobody's here is handed back.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
+from weakref import WeakSet
 
 import orjson
 
@@ -40,6 +44,14 @@ def _new_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
 
 
+class Holder(Protocol):
+    """What a channel holds, as the keeper asks for it: a `QoS`."""
+
+    @property
+    def asking(self) -> bool: ...  # noqa: D102 -- see there
+    def tags(self) -> set[str]: ...  # noqa: D102
+
+
 class LeaseKeeper:
     """Holds one lease from `start` to `stop`."""
 
@@ -51,6 +63,9 @@ class LeaseKeeper:
         self._store = store
         self._terms = terms
         self._prefix = store.keys.prefix
+        self._holders: WeakSet[Holder] = WeakSet()
+        self._strays: set[tuple[str, str, str]] = set()
+        """Lane, stream and entry of what was in nobody's hands at the last look."""
         self._returns: deque[Call] = deque()
         self._held = False
         self._returning = threading.Lock()
@@ -94,6 +109,11 @@ class LeaseKeeper:
                 pass
         self._store.close()
 
+    def consumes(self, pool: str, holder: Holder) -> None:
+        """Note what a channel of this process consumes, and who knows what it holds."""
+        self.pools.add(pool)
+        self._holders.add(holder)
+
     def hand_back(self, call: Call) -> None:
         """Send *call*, which ends a delivery; repeated by the thread while the broker is away."""
         self._returns.append(call)
@@ -135,7 +155,7 @@ class LeaseKeeper:
         due = time.monotonic() - self._renewed >= self._terms.lease_ms / 3000
         asked_ms = wall_ms()
         if due:
-            batch.insert(0, self._renewal(first=False))
+            batch[:0] = [self._renewal(first=False), calls.held(self._prefix, self.name)]
         answers = self._store.pipeline(batch)
         failed = next((answer for answer in answers if isinstance(answer, Exception)), None)
         if failed is not None:
@@ -145,6 +165,8 @@ class LeaseKeeper:
             self._skew_ms = skew.learn(self._store.address, answers[0][0], asked_ms)
             if not answers[0][1]:
                 self.retake()
+            else:
+                self._look_for_strays(answers[1])
         moved = answers[-1][0]
         while moved >= _PROMOTED_AT_ONCE:
             moved = self._store.call(self._promote())[0]
@@ -155,6 +177,21 @@ class LeaseKeeper:
             self._prefix, _PROMOTED_AT_ONCE, terms.keep_ms,
             dead_ms=terms.dead_ms, max_payload=terms.max_payload, retries=terms.retries,
         )  # fmt: skip
+
+    def _look_for_strays(self, held: list[list[bytes]]) -> None:
+        try:
+            holders = list(self._holders)
+            known = set().union(*(holder.tags() for holder in holders))
+        except RuntimeError:  # the consumer's thread changed them meanwhile: next time
+            return
+        if any(holder.asking for holder in holders):
+            return
+        found = {(lane.decode(), stream.decode(), entry.decode()) for lane, stream, entry in held}
+        strays = {one for one in found if f"{one[1]}|{one[2]}" not in known}
+        for lane, stream, entry in strays & self._strays:
+            logger.warning("%s of %s never arrived here: handed back", entry, stream)
+            self.hand_back(calls.fail(self._prefix, lane, stream, entry, after_ms=0, retry=False))
+        self._strays = strays
 
     def _run(self) -> None:
         while not self._stop.wait(_ROUND_S * random.uniform(0.8, 1.2)):  # noqa: S311 -- jitter

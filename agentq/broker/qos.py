@@ -33,6 +33,15 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         """Return how many messages are held."""
         return len(self._delivered) - len(self._dirty)
 
+    @property
+    def asking(self) -> bool:
+        """Whether a fetch is under way: what it is answered is not held yet."""
+        return bool(self.channel.asking and not self.channel.closed)
+
+    def tags(self) -> set[str]:
+        """Return the deliveries that are held, or run by the pool."""
+        return {*self._delivered, *_running_tags()}
+
     def ack(self, delivery_tag: str) -> None:
         """End the delivery; nothing is left to do where the pool's child has ended it.
 
