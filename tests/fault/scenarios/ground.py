@@ -21,6 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 import orjson
+from celery import chord
 
 from agentq.runs.handle import RunHandle
 from agentq.store.embedded import AppendFsync
@@ -89,6 +90,17 @@ class Ground:
         """Count a task that the scenario has enqueued itself."""
         self._tasks.append((label, task_id))
 
+    def chord(self, width: int, seconds: float = 0.05, last: str = "") -> str:
+        """Enqueue a chord; return its body's label. *last* ends the label of one header task."""
+        label = uuid4().hex[:12]
+        labels = [f"{label}.{number}" for number in range(width)]
+        labels[-1] += last
+        header = [self.app.work.s(one, seconds).set(task_id=one) for one in labels]
+        chord(header)(self.app.total.s(f"{label}.body").set(task_id=f"{label}.body"))
+        for one in (*labels, f"{label}.body"):
+            self.expect(one, one)
+        return f"{label}.body"
+
     def submit(self, width: int, seconds: float = 0.05, key: str | None = None) -> RunHandle:
         """Start a run that fans out; each member takes *seconds*."""
         prefix = key or uuid4().hex[:12]
@@ -96,6 +108,12 @@ class Ground:
         if all(handle.id != known.id for known, _, _ in self._runs):
             self._runs.append((handle, prefix, width))
         return handle
+
+    def answers(self, within: float = 30.0) -> float:
+        """Return how many seconds from now on it takes until something new is begun."""
+        began = now()
+        [label] = self.send(1, 0.0)
+        return self.again_after(began, {label}, within)
 
     # -- what is seen -------------------------------------------------------------------------------
 
@@ -162,6 +180,14 @@ class Ground:
         self._explained.update(x for _, x in found)
         return {label for label, _ in found}
 
+    def explain(self, task_id: str) -> None:
+        """Say that a task was delivered once more than it was enqueued."""
+        self._explained[task_id] += 1
+
+    def bodies(self) -> list[str]:
+        """Return the label of each beginning of a chord's or a run's body."""
+        return [x.label for x in self.lines("begin ") if x.label.endswith(".body")]
+
     # -- the end ------------------------------------------------------------------------------------
 
     def waiting(self) -> dict[str, int]:
@@ -173,7 +199,7 @@ class Ground:
             if kind != b"none":
                 count = self.redis.zcard if kind == b"zset" else self.redis.hlen
                 found[name] = count(prefix + name)
-        for pattern in ("open:*", "group:*", "stage:*", "aside:*"):
+        for pattern in ("open:*", "group:*", "aside:*"):
             match = prefix.replace("{", "[{]") + pattern
             found |= {key.decode(): 1 for key in self.redis.scan_iter(match=match, count=1000)}
         return found
@@ -195,16 +221,18 @@ class Ground:
 
     def _lost(self) -> int:
         ended = {line.label for line in self.lines("end ")}
-        lost = sum(label not in ended or not self._stored(x) for label, x in self._tasks)
+        lost = sum(label not in ended or self.stored(x) is None for label, x in self._tasks)
         for handle, prefix, width in self._runs:
             found = handle.result(timeout=1) if handle.status().state == "done" else []
             lost += len({f"{prefix}.{number}" for number in range(width)} - set(found))
             lost += sum(f"{prefix}.{part}" not in ended for part in ("plan", "body"))
         return lost
 
-    def _stored(self, task_id: str) -> bool:
+    def stored(self, task_id: str) -> Any:
+        """Return what a task returned, None where that is not stored."""
         document = self.redis.get(f"{self.keys.prefix}{RESULT_PREFIX}{task_id}")
-        return document is not None and orjson.loads(document)["status"] == "SUCCESS"
+        found = orjson.loads(document) if document else {}
+        return found["result"] if found.get("status") == "SUCCESS" else None
 
     def _doubled(self) -> int:
         begun = self.lines("begin ")
