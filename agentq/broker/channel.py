@@ -245,8 +245,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         if len(entries) >= room:
             self._to_ask.append(queue)
         waiting = deque(
-            judge(entry, pool=queue, now_ms=now_ms, limit=self.terms.delivery_limit)
-            for entry in entries
+            judge(entry, pool=queue, now_ms=now_ms, terms=self.terms) for entry in entries
         )
         try:
             while waiting:
@@ -315,7 +314,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         call = calls.fetch(self.prefix, self.keeper.name, queue, 1, self.qos.used, quotas)
         now_ms, entries = self.store.call(call)
         for entry in entries or ():
-            verdict = judge(entry, pool=queue, now_ms=now_ms, limit=self.terms.delivery_limit)
+            verdict = judge(entry, pool=queue, now_ms=now_ms, terms=self.terms)
             if isinstance(verdict, Received):
                 return verdict.payload
             self._hand_in(queue, verdict)

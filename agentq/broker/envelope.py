@@ -19,6 +19,7 @@ import orjson
 VERSION = 1
 JSON = "application/json"
 MAX_DEPTH = 64
+_MARGIN = 16
 _NO_LIMITS = (None, None)
 _TYPES = {
     "retries": (int, NoneType),
@@ -53,6 +54,21 @@ class Malformed(ValueError):  # noqa: N818 -- by situation, as in errors.py
 
 class Newer(Malformed):
     """A message of a version that this build can not read; the text is what it lacks."""
+
+
+def check_size(head: bytes, body: bytes, max_payload: int) -> None:
+    """Refuse, before anybody reads it, what no producer of ours can have sent.
+
+    With a margin: `broker.max_payload` may be lower here, or have been higher when it was sent.
+
+    Raises:
+        Malformed: it is larger.
+    """
+    for what, data in (("headers", head), ("body", body)):
+        if len(data) > max_payload * _MARGIN:
+            raise Malformed(
+                f"{what}: {len(data)} bytes, far beyond broker.max_payload ({max_payload})"
+            )
 
 
 def pack(

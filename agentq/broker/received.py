@@ -12,8 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kombu import compression
+
 from agentq.broker import envelope, serializer
 from agentq.broker.envelope import Envelope, Malformed, Newer
+from agentq.broker.terms import Terms
 from agentq.store import effects
 
 _REPR_BYTES = 256
@@ -124,8 +127,8 @@ class Unknown:
 Verdict = Received | Exhausted | Dropped | Unreadable | Unknown
 
 
-def judge(entry: list[Any], *, pool: str, now_ms: int, limit: int) -> Verdict:
-    """Return what an entry of `fetch` is; *limit*: attempts after which it is given up."""
+def judge(entry: list[Any], *, pool: str, now_ms: int, terms: Terms) -> Verdict:
+    """Return what an entry of `fetch` is, by the broker's clock and our *terms*."""
     lane, stream, entry_id, flat, live, deadline = entry
     fence = Fence(pool, _text(lane), _text(stream), _text(entry_id))
     fields = dict(zip(flat[::2], flat[1::2], strict=False))
@@ -139,12 +142,13 @@ def judge(entry: list[Any], *, pool: str, now_ms: int, limit: int) -> Verdict:
     if live != _LIVE or (deadline and now_ms > deadline):
         return Dropped(fence, run)
     try:
+        envelope.check_size(letter.headers, letter.body, terms.max_payload)
         payload = _payload(envelope.unpack(letter.headers), fence, letter)
     except Newer as error:
         return Unknown(fence, str(error))
     except (Malformed, RecursionError) as error:
         return Unreadable(fence, str(error), letter)
-    if attempts >= limit:
+    if attempts >= terms.delivery_limit:
         return Exhausted(fence, payload, attempts)
     return Received(fence, payload)
 
@@ -159,10 +163,12 @@ def _count(value: bytes | None) -> int:
 
 def _payload(message: Envelope, fence: Fence, letter: Letter) -> dict[str, Any]:
     headers, body = message.headers, letter.body
+    if method := headers.pop("compression", None):
+        body = _decompressed(body, method)
     headers["retries"] = (headers.get("retries") or 0) + letter.retries
     headers["eta"] = None  # Redis decided that it is due
     decoded = None
-    if message.content_type == envelope.JSON and not headers.get("compression"):
+    if message.content_type == envelope.JSON:
         decoded = _decoded(body)
         if not headers.get("argsrepr"):
             headers["argsrepr"] = _shown(body)
@@ -186,6 +192,14 @@ def _payload(message: Envelope, fence: Fence, letter: Letter) -> dict[str, Any]:
         "decoded": decoded,
         "letter": letter,
     }
+
+
+def _decompressed(body: bytes, method: Any) -> bytes:
+    """Return the body that was packed; kombu would ack, and so lose, what it can not unpack."""
+    try:
+        return bytes(compression.decompress(body, method))
+    except Exception as error:
+        raise Malformed(f"body: {type(error).__name__}: {error}") from error
 
 
 def _decoded(body: bytes) -> list[Any]:

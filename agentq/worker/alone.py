@@ -163,6 +163,7 @@ class _Child:
             tasks=aq.celery.tasks,
             flows=aq.flows,
             keep_ms=milliseconds(aq.settings.runs.keep),
+            max_payload=aq.settings.broker.max_payload,
         )
         if not isinstance(delivery, Delivery):
             raise TypeError(f"the worker can run this and its child can not: {delivery!r}")

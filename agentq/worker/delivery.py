@@ -137,11 +137,12 @@ Verdict = Delivery | Settled | Unknown
 
 def judge(
     entry: list[Any], *, pool: str, tasks: Mapping[str, Task], flows: Mapping[str, Flow],
-    keep_ms: int,
+    keep_ms: int, max_payload: int,
 ) -> Verdict:  # fmt: skip
     """Return what a fetched entry is; never raises, whatever its bytes are.
 
-    *keep_ms*: how long a run is kept that ends because its message is malformed.
+    *keep_ms*: how long a run is kept that ends because its message is malformed; *max_payload*:
+    most bytes that producers send.
     """
     lane, stream, entry_id, flat, live, deadline = entry
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -153,6 +154,7 @@ def judge(
         return Settled(stream, entry_id, run, [], "its run has ended")
     id_, name = fields.get(b"i", b""), lane.decode()
     try:
+        envelope.check_size(head, body, max_payload)
         message = envelope.unpack(head)
     except Newer as error:
         return Unknown(f"{pool}:{name}", stream, entry_id, id_, str(error))

@@ -103,6 +103,7 @@ class Hands:
             tasks=app.celery.tasks,
             flows=app.flows,
             keep_ms=self._keep_ms,
+            max_payload=app.settings.broker.max_payload,
         )
         match verdict:
             case Delivery():

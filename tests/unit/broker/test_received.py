@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import orjson
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentq.broker.received import Dropped, Exhausted, Fence, Received, Unreadable, judge
+from agentq.broker.terms import Terms
 
 STREAM = b"{aq:main}:s:shared:normal"
 
@@ -28,7 +30,7 @@ def message(**headers: Any) -> dict[bytes, bytes]:
 
 
 def received(fields: dict[bytes, bytes]) -> Received:
-    verdict = judge(entry(fields), pool="shared", now_ms=0, limit=3)
+    verdict = judge(entry(fields), pool="shared", now_ms=0, terms=Terms())
     assert isinstance(verdict, Received)
     return verdict
 
@@ -65,19 +67,21 @@ def test_servers_retries_count_with_the_tasks_own() -> None:
 
 
 def test_message_whose_workers_died_too_often_is_exhausted() -> None:
-    verdict = judge(entry(message() | {b"a": b"3"}), pool="shared", now_ms=0, limit=3)
+    verdict = judge(entry(message() | {b"a": b"3"}), pool="shared", now_ms=0, terms=Terms())
     assert isinstance(verdict, Exhausted)
     assert verdict.attempts == 3
 
 
 def test_message_of_an_ended_run_is_dropped() -> None:
-    verdict = judge(entry(message() | {b"r": b"r1"}, live=0), pool="shared", now_ms=0, limit=3)
+    verdict = judge(
+        entry(message() | {b"r": b"r1"}, live=0), pool="shared", now_ms=0, terms=Terms()
+    )
     assert verdict == Dropped(Fence("shared", "normal", STREAM.decode(), "1-0"), "r1")
 
 
 @pytest.mark.parametrize(("now_ms", "kind"), [(100, Received), (101, Dropped)])
 def test_deadline_belongs_to_the_time_it_names(now_ms: int, kind: type) -> None:
-    verdict = judge(entry(message(), deadline=100), pool="shared", now_ms=now_ms, limit=3)
+    verdict = judge(entry(message(), deadline=100), pool="shared", now_ms=now_ms, terms=Terms())
     assert type(verdict) is kind
 
 
@@ -98,7 +102,7 @@ def test_unreadable_message_says_why_and_keeps_its_bytes(
 ) -> None:
     fields = message() | {b"r": b"run", b"j": b"join|2"} | change
     fields |= {b"r": b"run", b"j": b"join|2"}
-    verdict = judge(entry(fields), pool="shared", now_ms=0, limit=3)
+    verdict = judge(entry(fields), pool="shared", now_ms=0, terms=Terms())
     assert isinstance(verdict, Unreadable)
     assert verdict.reason.startswith(reason)
     letter = verdict.letter
@@ -109,4 +113,27 @@ def test_unreadable_message_says_why_and_keeps_its_bytes(
 
 @given(st.dictionaries(st.sampled_from([b"i", b"r", b"j", b"h", b"b", b"a", b"n"]), st.binary()))
 def test_no_bytes_raise(fields: dict[bytes, bytes]) -> None:
-    judge(entry(message() | fields), pool="shared", now_ms=0, limit=3)
+    judge(entry(message() | fields), pool="shared", now_ms=0, terms=Terms())
+
+
+def test_a_packed_body_that_can_not_be_unpacked_is_for_the_dead_letters() -> None:
+    for method in ("squeeze", "application/x-gzip"):
+        verdict = judge(entry(message(compression=method)), pool="shared", now_ms=0, terms=Terms())
+        assert isinstance(verdict, Unreadable)
+        assert verdict.letter.body == b'[[1,"two"],{},{"chain":null}]'
+
+
+def test_a_packed_body_is_handed_over_unpacked() -> None:
+    packed = zlib.compress(b"[[5],{},null]")
+    verdict = received(message(compression="application/x-gzip") | {b"b": packed})
+    assert verdict.payload["decoded"] == [[5], {}, None]
+    assert "compression" not in verdict.payload["headers"]
+
+
+def test_what_no_producer_can_have_sent_is_not_read() -> None:
+    body = b'[["' + b"x" * 1700 + b'"],{},null]'
+    verdict = judge(
+        entry(message() | {b"b": body}), pool="p", now_ms=0, terms=Terms(max_payload=100)
+    )
+    assert isinstance(verdict, Unreadable)
+    assert verdict.reason == "body: 1714 bytes, far beyond broker.max_payload (100)"

@@ -22,7 +22,7 @@ OURS = {"v": 1, "run": "r", "flow": "f", "node": 0, "path": []}
 def judged(*, live: int = 1, **fields: Any) -> Any:
     flat = [part for key, value in fields.items() for part in (key.encode(), value)]
     entry = [b"low", b"s:p:low", b"1700-0", flat, live, 0]
-    return judge(entry, pool="p", tasks=TASKS, flows=FLOWS, keep_ms=1000)
+    return judge(entry, pool="p", tasks=TASKS, flows=FLOWS, keep_ms=1000, max_payload=1000)
 
 
 def head(**headers: Any) -> bytes:
@@ -90,3 +90,9 @@ def test_a_malformed_step_ends_its_run() -> None:
 )  # fmt: skip
 def test_no_bytes_raise(fields: dict[str, bytes]) -> None:
     assert isinstance(judged(**fields), Delivery | Settled | Unknown)
+
+
+def test_what_no_producer_can_have_sent_is_not_read() -> None:
+    found = judged(i=b"id", h=head(), b=b"x" * 16_001)
+    assert isinstance(found, Settled)
+    assert found.why == "body: 16001 bytes, far beyond broker.max_payload (1000)"
