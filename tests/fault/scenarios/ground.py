@@ -161,8 +161,8 @@ class Ground:
         }
 
     def _id_at(self, stream: str, entry: bytes) -> str:
-        [(_, fields)] = self.redis.xrange(stream, entry, entry)
-        return str(fields[b"i"].decode())
+        found = self.redis.xrange(stream, entry, entry)
+        return found[0][1][b"i"].decode() if found else ""  # it has just ended
 
     def hit(self, worker: WorkerProcess, pid: int | None = None) -> set[str]:
         """Say that a process has been killed or stopped; return the labels it had begun and held.

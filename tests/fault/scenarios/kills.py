@@ -36,7 +36,7 @@ def pool_child(trials: int, *, tasks: int = 100) -> list[Row]:
 
 def kill_child(here: Ground, worker: WorkerProcess) -> float:
     """Kill a child that runs a task; stopped first, so that what it holds is known."""
-    pid = _busy_child(here)
+    pid = _busy_child(here, worker)
     os.kill(pid, signal.SIGSTOP)
     held = here.hit(worker, pid)
     killed = now()
@@ -44,12 +44,15 @@ def kill_child(here: Ground, worker: WorkerProcess) -> float:
     return here.again_after(killed, held)
 
 
-def _busy_child(here: Ground) -> int:
-    def busy() -> list[int]:
-        ended = {line.label for line in here.lines("end ")}
-        return [line.pid for line in here.lines("begin ") if line.label not in ended]
+def _busy_child(here: Ground, worker: WorkerProcess) -> int:
+    return wait_until(lambda: _running(here, worker), "a child runs a task")[-1]
 
-    return wait_until(busy, "a child runs a task")[-1]
+
+def _running(here: Ground, worker: WorkerProcess) -> list[int]:
+    """Return the processes of a worker that run something, one for each task."""
+    ended = {line.label for line in here.lines("end ")}
+    running = [line.pid for line in here.lines("begin ") if line.label not in ended]
+    return [pid for pid in running if _group(pid) == worker.pid]
 
 
 def worker_main(trials: int, *, kind: str) -> list[Row]:
@@ -59,7 +62,7 @@ def worker_main(trials: int, *, kind: str) -> list[Row]:
         victim, other = here.worker(kind), here.worker(kind)
         for _ in range(trials):
             here.send(8, 1.0)
-            wait_until(lambda victim=victim: _has_begun(here, victim), "it runs some")  # type: ignore[misc]
+            wait_until(lambda victim=victim: _running(here, victim), "it runs some")  # type: ignore[misc]
             victim.kill()
             killed = now()
             held = here.hit(victim)
@@ -69,13 +72,6 @@ def worker_main(trials: int, *, kind: str) -> list[Row]:
         lost, doubled = here.ended(workers=2)
     note = f"lease {LEASE_S:g} s"
     return [Row(2, f"kill -9 of a worker, {kind}", trials, lost, doubled, slowest, note)]
-
-
-def _has_begun(here: Ground, worker: WorkerProcess) -> bool:
-    """Tell whether a task runs in a worker or in a child of it."""
-    ended = {line.label for line in here.lines("end ")}
-    running = [line.pid for line in here.lines("begin ") if line.label not in ended]
-    return any(_group(pid) == worker.pid for pid in running)
 
 
 def _group(pid: int) -> int:
@@ -95,7 +91,7 @@ def busy_workers(trials: int, *, kind: str) -> list[Row]:
             here.submit(30, 0.1)
             here.send(10, 0.1)
             victim = workers[kill % 2]
-            wait_until(lambda victim=victim: _has_begun(here, victim), "it is busy", 60)  # type: ignore[misc]
+            wait_until(lambda victim=victim: _running(here, victim), "it is busy", 60)  # type: ignore[misc]
             time.sleep(chance.random() * 0.1)
             victim.kill()
             killed = now()

@@ -51,6 +51,14 @@ def total(self: Any, labels: list[str], label: str) -> int:
 
 
 @task
+def padded(self: Any, label: str, padding: str) -> str:
+    """Be a message of many bytes."""
+    noted("begin", label, self.request.id)
+    noted("end", label, self.request.id)
+    return label if padding else ""
+
+
+@task
 def holds_gil(self: Any, label: str, letters: int) -> str:
     """Compute in C, at the first time only, so that no other thread of the process runs."""
     noted("begin", label, self.request.id)
