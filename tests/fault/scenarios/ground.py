@@ -34,11 +34,11 @@ from tests.support.worker_process import WorkerProcess
 
 APP = "tests.support.apps.matrix"
 
-KINDS = {
-    "ours": (*BOTH_POOLS, "-c", "8"),
-    "prefork": (*BOTH_POOLS, "-P", "prefork", "-c", "2"),
-}
+KINDS = {"ours": BOTH_POOLS, "prefork": (*BOTH_POOLS, "-P", "prefork")}
 """Kinds of workers, and the command line that chooses each."""
+
+SLOTS = {"ours": 8, "prefork": 2}
+"""What one of them runs at once."""
 
 _ENDING_S = 90.0
 
@@ -72,11 +72,11 @@ class Ground:
 
     # -- what runs ----------------------------------------------------------------------------------
 
-    def worker(self, kind: str = "ours", **environment: str) -> WorkerProcess:
-        """Start a worker; it ends with the scenario."""
+    def worker(self, kind: str = "ours", *, slots: int = 0) -> WorkerProcess:
+        """Start a worker; it ends with the scenario. *slots*: what runs at once, 0 the usual."""
         self._workers += 1
-        self.running.variables |= environment
-        return self.running.worker(f"{kind}{self._workers}", options=KINDS[kind])
+        options = (*KINDS[kind], "-c", str(slots or SLOTS[kind]))
+        return self.running.worker(f"{kind}{self._workers}", options=options)
 
     def send(self, count: int, seconds: float = 0.05, **options: Any) -> list[str]:
         """Enqueue *count* tasks; return their labels, which are their ids."""
@@ -183,6 +183,10 @@ class Ground:
     def explain(self, task_id: str) -> None:
         """Say that a task was delivered once more than it was enqueued."""
         self._explained[task_id] += 1
+
+    def labels(self) -> set[str]:
+        """Return the labels of all tasks enqueued so far."""
+        return {label for label, _ in self._tasks}
 
     def bodies(self) -> list[str]:
         """Return the label of each beginning of a chord's or a run's body."""
