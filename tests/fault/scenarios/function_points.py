@@ -30,6 +30,15 @@ def rerun(point: str, count: int) -> tuple[dict[str, int], ...]:
 # -- a worker -----------------------------------------------------------------------------------------
 
 
+def about(play: Play, point: str) -> None:
+    """It dies as it asks which functions the server has, before it takes anything."""
+    run = play.submit("one")
+    play.worker_dies(point)
+    play.go_on()
+    play.check_ended(run)
+    assert play.ran("member") == once(1)
+
+
 def fetch(play: Play, point: str) -> None:
     """It dies as work is handed to it: none of it has begun."""
     run = play.submit("one")
@@ -254,6 +263,7 @@ def find(play: Play, point: str) -> None:
 
 
 SCENARIOS: dict[str, Scenario] = {
+    "about": about,
     "cancel": cancel,
     "complete": complete,
     "complete_many": complete_many,
