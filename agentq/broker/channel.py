@@ -323,9 +323,10 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
     # -- ending -----------------------------------------------------------------------------------
 
     def end(self, fence: Fence, *, run: str = "") -> None:
-        """End a delivery without effects."""
+        """End a delivery without effects; sent again until the broker has taken it."""
         keep = self.terms.keep_ms
-        self.store.call(calls.complete(self.prefix, fence.stream, fence.entry, run, keep, ()))
+        call = calls.complete(self.prefix, fence.stream, fence.entry, run, keep, ())
+        self.keeper.hand_back(call)
 
     def bury(
         self, fence: Fence, reason: str, letter: Letter, followers: Sequence[effects.Effect] = ()

@@ -140,6 +140,7 @@ class LeaseKeeper:
         except FunctionsMissing as error:
             self._say(error)
             return False
+        self._said_missing = False
         return True
 
     def round(self) -> None:

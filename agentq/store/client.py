@@ -173,7 +173,8 @@ class Store:
                 may have been served.
         """
         with _translated(self.address, self.timeout, "pipeline"):
-            self._get_to_know()
+            if any(call[0] == "FCALL" for call in calls):  # who only looks needs no functions
+                self._get_to_know()
             replies = self._pipelined(calls)
             if _lack_functions(replies):
                 self._ensure()
