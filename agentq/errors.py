@@ -91,7 +91,19 @@ class QueueFull(AgentQError):
 
 
 class PayloadTooLarge(AgentQError):
-    """An argument or result is larger than `broker.max_payload`; pass a reference instead."""
+    """An argument or result is larger than `broker.max_payload`, and no blob storage takes it."""
+
+
+class BlobsUnavailable(AgentQError):
+    """Blob storage can not be written or read now, or did not in time; again is safe."""
+
+
+class BlobMissing(AgentQError):
+    """A payload is not where its reference says: its blob was deleted, or is elsewhere."""
+
+
+class BlobAltered(BlobMissing):
+    """A payload's blob is there, and its bytes are not those that were stored."""
 
 
 class UnknownFlow(AgentQError):

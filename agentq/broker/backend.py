@@ -217,6 +217,13 @@ class Backend(PlainBackend):
             )
             self.ensure(self._store.call, (call,))
 
+    def decode_result(self, payload: Any) -> Any:
+        """Read a result document; a large result is where the document says."""
+        document = super().decode_result(payload)
+        if reference := document.get("blob"):
+            document["result"] = serializer.loads(self.app.aq.blobs.get(reference))
+        return document
+
     # -- chords -----------------------------------------------------------------------------------
 
     def apply_chord(self, header_result_args: Any, body: Any, **_: Any) -> None:

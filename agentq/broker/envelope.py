@@ -2,7 +2,8 @@
 
 A stream entry keeps kombu's message in two fields: `h` is everything but the body (headers,
 properties, content type), `b` the body's bytes as they are: `[args, kwargs, embed]`. Header `aq`
-is ours: `{"v": 1, "run": ..., "flow": ..., "node": ..., "path": [[join, index], ..]}`.
+is ours: `{"v": 1, "run": ..., "flow": ..., "node": ..., "path": [[join, index], ..]}`; of version 2
+with `"blob"`: a reference to the argument, for which the body has null.
 
 Of every version to come a worker of this one can tell that it is newer: `h` stays a JSON object
 whose `headers.aq.v` is a number. It is looked at before anything else is.
@@ -17,6 +18,10 @@ from typing import Any, NamedTuple
 import orjson
 
 VERSION = 1
+"""Of what every build reads; a message with a blob is of the next, so that older builds park it."""
+WITH_BLOB = 2
+NEWEST = WITH_BLOB
+"""The newest that this build reads."""
 JSON = "application/json"
 MAX_DEPTH = 64
 _MARGIN = 16
@@ -99,7 +104,7 @@ def unpack(data: bytes) -> Envelope:
     """Read field `h`.
 
     Raises:
-        Newer: it is of a version above `VERSION`.
+        Newer: it is of a version above `NEWEST`.
         Malformed: it is no JSON object, or what every message has is missing or of another type.
     """
     try:
@@ -139,7 +144,7 @@ def _check_version(ours: Any) -> None:
     version = ours.get("v", VERSION)
     if type(version) is not int or version < 1:
         raise Malformed(f"header aq: version {version!r:.80}")
-    if version > VERSION:
+    if version > NEWEST:
         raise Newer(f"message version {version}")
 
 

@@ -17,9 +17,12 @@ from celery.result import GroupResult
 
 from agentq.broker import envelope, serializer
 from agentq.broker.outbox import Outbox
+from agentq.errors import BlobMissing
 from agentq.store import effects
 
 MARK = "$join"
+BLOB = "blob"
+"""In place of an outcome's `value`: the reference to it."""
 NESTED = "nested"
 _UNKNOWN_WIDTH = -1
 
@@ -37,6 +40,11 @@ def referenced(args: Sequence[Any], join_id: str) -> tuple[int, dict[str, Any]] 
         if isinstance(value, dict) and value.get(MARK) == join_id:
             return place, value
     return None
+
+
+def refers(reference: str) -> bytes:
+    """Return the outcome, as JSON, of a member whose value is a blob."""
+    return orjson.dumps({BLOB: reference})
 
 
 def opening(join_id: str, ttl_ms: int, box: Outbox) -> tuple[effects.Effect, list[effects.Effect]]:
@@ -74,6 +82,19 @@ def index_of(place: int | None, task_id: str) -> str:
 
 class Outcomes(list[dict[str, Any]]):
     """The outcomes of a fan-in as they came: told from a list that a step returned by its type."""
+
+    def in_blobs(self) -> list[dict[str, Any]]:
+        """Return those whose value is yet to be read."""
+        return [outcome for outcome in self if BLOB in outcome]
+
+
+def fill(outcome: dict[str, Any], found: bytes | BlobMissing) -> None:
+    """Put what its blob holds into *outcome*; one that is lost is a member that failed."""
+    del outcome[BLOB]
+    if isinstance(found, BlobMissing):
+        outcome |= {"kind": type(found).__name__, "message": str(found)}
+    else:
+        outcome["value"] = serializer.loads(found)
 
 
 def read_outcomes(reply: Mapping[bytes, bytes] | Sequence[bytes]) -> Outcomes:

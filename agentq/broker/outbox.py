@@ -25,8 +25,16 @@ class Outbox:
     effects: list[Effect] = field(default_factory=list)
     staged: dict[str, list[Message]] = field(default_factory=dict)
     """Members of large groups, by group or join id: to be staged before the completion."""
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    """Payloads by their references: to be written before the completion."""
     whole: bool = False
     """Whether large groups stay among the effects all the same: a join's body is not staged."""
+
+    def clear(self) -> None:
+        """Forget what was gathered: the step ends otherwise."""
+        self.effects.clear()
+        self.staged.clear()
+        self.blobs.clear()
 
 
 ATTRIBUTE = "_aq_outbox"

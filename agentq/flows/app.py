@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
-from agentq.broker import outbox
+from celery.exceptions import Reject
+
+from agentq.blobs import Blobs, chosen
+from agentq.broker import joins, outbox
 from agentq.broker.app import App, milliseconds
 from agentq.broker.sequence import Part, sequence_of
-from agentq.broker.serializer import loads
-from agentq.errors import DefinitionError, UnknownFlow
+from agentq.broker.serializer import dumps, loads
+from agentq.errors import (
+    BlobMissing,
+    BlobsUnavailable,
+    DefinitionError,
+    UnknownFlow,
+)
 from agentq.flows import fitting
+from agentq.flows.blob_sweeper import BlobSweeper
 from agentq.flows.compiler import Compiler, Place
 from agentq.flows.flow import Flow
 from agentq.flows.graph import COLLECT, graph_of
@@ -23,6 +34,8 @@ from agentq.runs.handle import RunHandle
 from agentq.settings import Settings
 from agentq.store.calls import Load
 from agentq.store.client import AsyncStore
+from agentq.store.effects import Effect
+from agentq.store.embedded import default_data_dir
 
 T = TypeVar("T")
 
@@ -30,6 +43,16 @@ T = TypeVar("T")
 async def _collect(outcomes: list[Outcome]) -> list[Outcome]:
     """Return the outcomes of an `each()` that nothing follows."""
     return outcomes
+
+
+def _referring(effect: Effect, reference: str) -> Effect:
+    """Return *effect*; of a result document, one that refers to the result instead of having it."""
+    match effect:
+        case ("meta", task_id, ttl_ms, bytes() as document):
+            refers = loads(document) | {"result": None, "blob": reference}
+            return ("meta", task_id, ttl_ms, dumps(refers))
+        case _:
+            return effect
 
 
 class AgentQ(App):
@@ -58,6 +81,7 @@ class AgentQ(App):
         self.flows: dict[str, Flow] = {}
         self.pressure = Pressure()
         self._async_stores = threading.local()
+        self._blob_sweeper = BlobSweeper(app=self)
         self._declare(_collect, name=COLLECT)
 
     def flow(
@@ -125,6 +149,7 @@ class AgentQ(App):
             store=self.store,
             async_store=self.async_store,
             decode=decode,
+            blobs=self.blobs,
             keep_ms=milliseconds(self.settings.runs.keep),
             duplicate=duplicate,
             load=load,
@@ -161,6 +186,34 @@ class AgentQ(App):
             await held[1].close()
 
     @cached_property
+    def blobs(self) -> Blobs:
+        """Return where payloads beyond `broker.max_payload` are kept."""
+        settings = self.settings
+        return Blobs(
+            store=chosen(settings, default=self._blobs_folder),
+            cell_id=self._cell_id,
+            max_payload=settings.broker.max_payload,
+            max_size=settings.blobs.max_size,
+            timeout=settings.blobs.timeout,
+        )
+
+    def _blobs_folder(self) -> Path:
+        return (self.settings.embedded.data_dir or default_data_dir()) / "blobs"
+
+    def _cell_id(self) -> str:
+        """Return what the cell's blobs are kept under: it is kept, and lost, with Redis' data.
+
+        Asked for each blob, which takes far longer: who remembered it would not share with others
+        behind a flush.
+        """
+        key = self.store.keys.blobs_id()
+        found: bytes | None = self.store.command("GET", key)
+        while found is None:
+            self.store.command("SET", key, uuid4().hex, "NX")
+            found = self.store.command("GET", key)
+        return found.decode()
+
+    @cached_property
     def compiler(self) -> Compiler:
         """Return what turns the end of a step into effects."""
         runs = self.settings.runs
@@ -168,9 +221,37 @@ class AgentQ(App):
             steps=self.steps,
             limits=runs,
             max_payload=self.settings.broker.max_payload,
+            blobs=self.blobs,
             keep_ms=milliseconds(runs.keep),
             join_ttl_ms=milliseconds(runs.join_ttl),
         )
+
+    def resolve_joins(
+        self, args: Sequence[Any], ours: Mapping[str, Any] | None = None
+    ) -> tuple[Any, ...]:
+        """Return *args* with what they refer to: an argument in blob storage, a fan-in's results.
+
+        Raises:
+            BlobMissing: an argument is lost.
+            Reject: one can not be read now: the message is handed out again.
+        """
+        try:
+            if reference := (ours or {}).get(joins.BLOB):
+                return (loads(self.blobs.get(reference)), *args[1:])
+            resolved = super().resolve_joins(args, ours)
+            for value in resolved:
+                if isinstance(value, joins.Outcomes):
+                    self._read(value)
+        except BlobsUnavailable as error:
+            raise Reject(str(error), requeue=True) from error
+        return resolved
+
+    def _read(self, outcomes: joins.Outcomes) -> None:
+        for outcome in outcomes.in_blobs():
+            try:
+                joins.fill(outcome, self.blobs.get(outcome[joins.BLOB]))
+            except BlobMissing as error:
+                joins.fill(outcome, error)
 
     def step_ended(self, request: Any, state: str, result: Any) -> None:
         """Add what follows in the run when a stock tracer ended a step."""
@@ -181,11 +262,17 @@ class AgentQ(App):
         place = Place.of(ours, request.id)
         outcome: bytes | Err
         if state == "SUCCESS":
-            from agentq.broker.serializer import dumps  # noqa: PLC0415
-
             outcome = dumps(result)
         else:
             outcome = Err(
                 type(result).__name__, text_of(result), request.task, attempts=request.retries + 1
             )
         self.compiler.ended(self.get_flow(place.flow).graph, place, outcome, box)
+        if box.blobs and isinstance(outcome, bytes):
+            self._store(place.run, outcome, box)
+
+    def _store(self, run: str, result: bytes, box: outbox.Outbox) -> None:
+        """Write the blobs of a step's end; its result document may refer to one as well."""
+        if reference := self.compiler.reference_to(run, result, box.blobs):
+            box.effects[:] = [_referring(effect, reference) for effect in box.effects]
+        self.blobs.put(box.blobs)

@@ -19,10 +19,10 @@ from agentq.broker import envelope, joins, routing, serializer
 from agentq.broker.outbox import Outbox
 from agentq.broker.publisher import CHUNK, CHUNK_BYTES
 from agentq.broker.step import Step, members_of
-from agentq.errors import PayloadTooLarge, RunTooLarge
+from agentq.errors import RunTooLarge
 from agentq.flows.graph import EachNode, Frames, Graph, StepNode, join_id, task_id
 from agentq.outcome import Err
-from agentq.runs.record import RunState
+from agentq.runs.record import REFERS, RunState
 from agentq.store import effects
 from agentq.store.effects import Message
 
@@ -36,6 +36,12 @@ class Limits(Protocol):
     def max_members(self) -> int: ...  # noqa: D102
     @property
     def max_bytes(self) -> int: ...  # noqa: D102
+
+
+class Refers(Protocol):
+    """What names a payload that is too large for Redis; see `Blobs.refer`."""
+
+    def refer(self, run: str, data: bytes, *, what: str) -> str: ...  # noqa: D102 -- see there
 
 
 class Place(NamedTuple):
@@ -65,34 +71,59 @@ class Compiler:
         steps: Mapping[str, Step],
         limits: Limits,
         max_payload: int,
+        blobs: Refers,
         keep_ms: int,
         join_ttl_ms: int,
     ) -> None:
-        """Keep the parts; *max_payload*: bytes of one message's body, or of one outcome."""
+        """Keep the parts.
+
+        *max_payload*: bytes of one message's body, or of one outcome, beyond which *blobs* has it.
+        """
         self._steps = steps
         self._limits = limits
         self._max_payload = max_payload
+        self._blobs = blobs
         self._keep_ms = keep_ms
         self._join_ttl_ms = join_ttl_ms
 
-    def first(self, graph: Graph, run: str, argument: bytes) -> Message:
-        """Return the message that a run begins with."""
+    def first(self, graph: Graph, run: str, argument: bytes, blobs: dict[str, bytes]) -> Message:
+        """Return the message that a run begins with; a large argument is added to *blobs*.
+
+        Raises:
+            PayloadTooLarge: it is larger than blob storage takes.
+        """
         place = Place(run, graph.name, graph.first.id, (), None)
-        return self._message(graph.first, place, argument)
+        return self._message(graph.first, place, argument, blobs)
 
     def ended(self, graph: Graph, place: Place, result: bytes | Err, box: Outbox) -> None:
-        """Add to *box* what follows when the step at *place* ended.
+        """Add to *box* what follows when the step at *place* ended; its blobs are to be written.
 
         Raises:
             InvalidResult: the step feeds a fan-out, and its result holds no such list.
             RunTooLarge: the fan-out alone has more than `runs.max_members` or `runs.max_bytes`.
-            PayloadTooLarge: what goes on from here is larger than `broker.max_payload`.
+            PayloadTooLarge: what goes on from here is larger than blob storage takes.
         """
         if place.join:
             box.effects.append(effects.forget(place.join))
         if isinstance(result, Err):
             self._failed(place, result, box)
             return
+        self._succeeded(graph, place, result, box)
+        if box.blobs:
+            box.effects.append(effects.spend(sum(map(len, box.blobs.values()))))
+
+    def reference_to(self, run: str, result: bytes, blobs: dict[str, bytes]) -> str:
+        """Return the reference for the result's own document, where *blobs* went on from it, or "".
+
+        Raises:
+            PayloadTooLarge: its members went on, and together they are larger than a blob may be.
+        """
+        known = next((name for name, data in blobs.items() if data is result), "")
+        if known or len(result) <= self._max_payload:
+            return known
+        return self._stored("the result", run, result, blobs)
+
+    def _succeeded(self, graph: Graph, place: Place, result: bytes, box: Outbox) -> None:
         node = graph.nodes[place.node]
         assert isinstance(node, StepNode)  # noqa: S101 -- only steps have messages
         if node.next is None:
@@ -100,18 +131,21 @@ class Compiler:
             return
         following = graph.nodes[node.next]
         if isinstance(following, StepNode):
-            box.effects.append(effects.put(self._message(following, place, result)))
+            box.effects.append(effects.put(self._message(following, place, result, box.blobs)))
         else:
             self._fan_out(graph, following, place, result, box)
 
     def _leave(self, place: Place, result: bytes, box: Outbox) -> None:
         """End of a member's part, or of the run."""
-        self._check_size("the result", len(result))
+        large = len(result) > self._max_payload
+        reference = self._stored("the result", place.run, result, box.blobs) if large else ""
         if place.frames:
             join, index = place.frames[-1]
-            box.effects.append(effects.part(join, index, b'{"value":' + result + b"}"))
+            outcome = joins.refers(reference) if large else b'{"value":' + result + b"}"
+            box.effects.append(effects.part(join, index, outcome))
         else:
-            box.effects.append(effects.end(place.run, RunState.DONE, result, self._keep_ms))
+            data = REFERS + reference.encode() if large else result
+            box.effects.append(effects.end(place.run, RunState.DONE, data, self._keep_ms))
 
     def _failed(self, place: Place, error: Err, box: Outbox) -> None:
         wire = serializer.dumps(
@@ -146,18 +180,19 @@ class Compiler:
         assert isinstance(body_node, StepNode)  # noqa: S101 -- `graph_of` puts steps there
         assert isinstance(first, StepNode)  # noqa: S101
         reference = orjson.dumps(joins.reference(join, nested=False))
-        body = self._message(body_node, place, reference, join=join)
+        body = self._message(body_node, place, reference, box.blobs, join=join)
         chord = orjson.dumps({"task": body_node.step, "options": {"task_id": body.id}})
         members = [
-            self._member(first, place, (join, index), orjson.dumps(item), chord)
+            self._member(first, place, (join, index), orjson.dumps(item), chord, box.blobs)
             for index, item in enumerate(items)
         ]
         at_once = min(node.at_once or self._limits.at_once, CHUNK)
         group = ""
         size = sum(len(m.headers) + len(m.body) for m in members)
-        if size > (most := graph.max_bytes or self._limits.max_bytes):
+        whole = size + sum(map(len, box.blobs.values()))
+        if whole > (most := graph.max_bytes or self._limits.max_bytes):
             raise RunTooLarge(
-                f"step {decided.step!r} asks for {width} members of {size} bytes; runs.max_bytes "
+                f"step {decided.step!r} asks for {width} members of {whole} bytes; runs.max_bytes "
                 f"is {most}: pass references (a path, a key) instead or raise it"
             )
         if width > CHUNK or size > CHUNK_BYTES:
@@ -179,7 +214,15 @@ class Compiler:
         fan_out = {"step": first.step, "width": width, "at_once": at_once}
         box.effects.append(effects.event(place.run, "fanout", serializer.dumps(fan_out)))
 
-    def _message(self, node: StepNode, place: Place, argument: bytes, *, join: str = "") -> Message:
+    def _message(
+        self,
+        node: StepNode,
+        place: Place,
+        argument: bytes,
+        blobs: dict[str, bytes],
+        *,
+        join: str = "",
+    ) -> Message:
         """Return the message of *node*, one level with *place*."""
         step = self._steps[node.step]
         id_ = task_id(place.run, node.id, place.frames)
@@ -191,10 +234,17 @@ class Compiler:
         )
         if place.frames:
             headers["group"], headers["group_index"] = place.frames[-1]
-        return self._wire(step, id_, place.run, place.frames, headers, envelope.step_body(argument))
+        body = self._body(headers, argument, blobs)
+        return self._wire(step, id_, place.run, place.frames, headers, body)
 
     def _member(
-        self, node: StepNode, place: Place, frame: tuple[str, int], argument: bytes, chord: bytes
+        self,
+        node: StepNode,
+        place: Place,
+        frame: tuple[str, int],
+        argument: bytes,
+        chord: bytes,
+        blobs: dict[str, bytes],
     ) -> Message:
         """Return the message of one member of a fan-out."""
         step = self._steps[node.step]
@@ -208,9 +258,8 @@ class Compiler:
             root=task_id(place.run, 0, ()),
         )
         headers["group"], headers["group_index"] = frame
-        return self._wire(
-            step, id_, place.run, frames, headers, envelope.step_body(argument, chord)
-        )
+        body = self._body(headers, argument, blobs, chord)
+        return self._wire(step, id_, place.run, frames, headers, body)
 
     def _ours(self, place: Place, node: StepNode, frames: Frames) -> dict[str, Any]:
         return {
@@ -224,16 +273,29 @@ class Compiler:
     def _wire(
         self, step: Step, id_: str, run: str, frames: Frames, headers: dict[str, Any], body: bytes
     ) -> Message:
-        self._check_size(f"what step {step.name!r} is given", len(body))
         properties = envelope.step_properties(id_, step.pool, routing.priority_of(step.lane))
         join = f"{frames[-1][0]}|{frames[-1][1]}" if frames else ""
         return Message(
             step.pool, step.lane, 0, id_, run, join, envelope.pack(headers, properties), body
         )
 
-    def _check_size(self, what: object, size: int) -> None:
-        if size > self._max_payload:
-            raise PayloadTooLarge(
-                f"{what}: {size} bytes as JSON; broker.max_payload is {self._max_payload}: "
-                "return a reference (a path, a key) instead"
-            )
+    def _body(
+        self,
+        headers: dict[str, Any],
+        argument: bytes,
+        blobs: dict[str, bytes],
+        chord: bytes = b"null",
+    ) -> bytes:
+        """Return a message's body; a large argument becomes a blob that its header refers to."""
+        body = envelope.step_body(argument, chord)
+        if len(body) <= self._max_payload:
+            return body
+        ours, what = headers["aq"], f"what step {headers['task']!r} is given"
+        ours["blob"] = self._stored(what, ours["run"], argument, blobs)
+        ours["v"] = envelope.WITH_BLOB
+        return envelope.step_body(b"null", chord)
+
+    def _stored(self, what: str, run: str, data: bytes, blobs: dict[str, bytes]) -> str:
+        reference = self._blobs.refer(run, data, what=what)
+        blobs[reference] = data
+        return reference

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from agentq.broker import routing, serializer
 from agentq.broker.publisher import refused
 from agentq.clock import DurationLike, parse_duration
-from agentq.errors import InvalidArgument, PayloadTooLarge, QueueFull
+from agentq.errors import InvalidArgument, QueueFull
 from agentq.flows.graph import Graph, StepNode
 from agentq.flows.pressure import Patience, batch_size
 from agentq.runs.handle import RunHandle
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 500
 """Submits sent in one round trip by `submit_many`."""
+
+
+class _New(NamedTuple):
+    """A run that is about to be submitted."""
+
+    run: str
+    call: Call
+    blobs: dict[str, bytes]
+    """What is to be written before: its argument, where that is large."""
 
 
 class Flow:
@@ -68,13 +77,15 @@ class Flow:
         Raises:
             QueueFull: nothing was accepted; come back after its `retry_after`.
             InvalidArgument: the first step's annotation forbids the argument.
-            PayloadTooLarge, BrokerUnavailable, BrokerNotConfigured
+            PayloadTooLarge, BlobsUnavailable, BrokerUnavailable, BrokerNotConfigured
         """
-        run, call = self._call(argument, key, deadline, priority, tenant)
+        new = self._new(argument, key, deadline, priority, tenant)
+        if new.blobs:
+            self._app.blobs.put(new.blobs)
         patience = Patience(wait)
         while True:
             try:
-                return self._answer(run, self._app.store.call(call))
+                return self._answer(new.run, self._app.store.call(new.call))
             except QueueFull as full:
                 time.sleep(patience.pause(full))
 
@@ -89,11 +100,13 @@ class Flow:
         wait: DurationLike | None = None,
     ) -> RunHandle:
         """Start a run from an event loop; arguments and errors as in `submit`."""
-        run, call = self._call(argument, key, deadline, priority, tenant)
+        new = self._new(argument, key, deadline, priority, tenant)
+        if new.blobs:
+            await self._app.blobs.aput(new.blobs)
         patience = Patience(wait)
         while True:
             try:
-                return self._answer(run, await self._app.async_store().call(call))
+                return self._answer(new.run, await self._app.async_store().call(new.call))
             except QueueFull as full:
                 await asyncio.sleep(patience.pause(full))
 
@@ -123,7 +136,7 @@ class Flow:
             QueueFull: some were refused; the handles of the others are in its ``accepted``.
         """
         made = (
-            self._call(argument, keys[at] if keys is not None else None, deadline, priority, tenant)
+            self._new(argument, keys[at] if keys is not None else None, deadline, priority, tenant)
             for at, argument in enumerate(arguments)
         )
         limit, pressure = self._app.settings.broker.max_length, self._app.pressure
@@ -141,18 +154,20 @@ class Flow:
             time.sleep(pressure.pause())
         return handles
 
-    def _send(self, batch: list[tuple[str, Call]], patience: Patience) -> list[RunHandle]:
+    def _send(self, batch: list[_New], patience: Patience) -> list[RunHandle]:
         """Submit *batch*, what is refused again and again until *patience* ends."""
+        if large := {name: data for new in batch for name, data in new.blobs.items()}:
+            self._app.blobs.put(large)
         handles: dict[int, RunHandle] = {}
         while True:
-            left = [(place, *work) for place, work in enumerate(batch) if place not in handles]
-            replies = self._app.store.pipeline([call for _, _, call in left])
+            left = [(place, new) for place, new in enumerate(batch) if place not in handles]
+            replies = self._app.store.pipeline([new.call for _, new in left])
             refusal: QueueFull | None = None
-            for (place, run, _), reply in zip(left, replies, strict=True):
+            for (place, new), reply in zip(left, replies, strict=True):
                 if isinstance(reply, Exception):
                     raise reply
                 try:
-                    handles[place] = self._answer(run, reply)
+                    handles[place] = self._answer(new.run, reply)
                 except QueueFull as full:
                     refusal = full
             if refusal is None:
@@ -160,24 +175,20 @@ class Flow:
             refusal.accepted = [handles[place] for place in sorted(handles)]
             time.sleep(patience.pause(refusal))
 
-    def _call(
+    def _new(
         self,
         argument: Any,
         key: str | None,
         deadline: DurationLike | None,
         priority: str | None,
         tenant: str | None,
-    ) -> tuple[str, Call]:
+    ) -> _New:
         app = self._app
         settings = app.settings
         run = run_id_of(self.name, key, tenant) if key is not None else uuid4().hex
         body = app.steps[self.graph.first.step].encode_argument(argument)
-        if len(body) > settings.broker.max_payload:
-            raise PayloadTooLarge(
-                f"flow {self.name!r}: the argument is {len(body)} bytes as JSON; "
-                f"broker.max_payload is {settings.broker.max_payload}: pass a reference instead"
-            )
-        message = app.compiler.first(self.graph, run, body)
+        blobs: dict[str, bytes] = {}
+        message = app.compiler.first(self.graph, run, body, blobs)
         if priority is not None:
             routing.priority_of(priority)
             message = message._replace(lane=priority)
@@ -197,8 +208,10 @@ class Flow:
             run, serializer.dumps(record), -within, self._keep_ms,
             self.graph.max_members or runs.max_members, self.graph.max_bytes or runs.max_bytes,
         )  # fmt: skip
-        prefix = app.store.keys.prefix
-        return run, calls.enqueue(prefix, admission, [effects.put(message)], run=new_run)
+        work = [effects.put(message)]
+        if blobs:
+            work.insert(0, effects.spend(len(body)))
+        return _New(run, calls.enqueue(app.store.keys.prefix, admission, work, run=new_run), blobs)
 
     @staticmethod
     def _ms(duration: timedelta) -> int:

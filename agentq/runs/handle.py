@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from agentq.blobs import Blobs
 from agentq.clock import DurationLike, format_duration, parse_duration
 from agentq.errors import (
     BrokerUnavailable,
@@ -44,6 +45,7 @@ class RunHandle:
         store: Store,
         async_store: Callable[[], AsyncStore],
         decode: Callable[[bytes], Any],
+        blobs: Blobs,
         keep_ms: int,
         duplicate: bool = False,
         load: calls.Load | None = None,
@@ -59,6 +61,7 @@ class RunHandle:
         self._store = store
         self._async_store = async_store
         self._decode = decode
+        self._blobs = blobs
         self._keep_ms = keep_ms
         limit = store.timeout.total_seconds() * 500 if store.timeout else BLOCK_MS
         self._block_ms = max(1, min(BLOCK_MS, int(limit)))
@@ -85,6 +88,7 @@ class RunHandle:
         Raises:
             RunFailed, RunCancelled, DeadlineExceeded: how it ended instead.
             WaitTimeout: it runs on; RunNotFound; BrokerUnavailable.
+            BlobMissing, BlobsUnavailable: the value is a blob that can not be read.
         """
         limit = parse_duration(timeout) if timeout is not None else _NO_LIMIT
         until = time.monotonic() + limit.total_seconds()
@@ -99,7 +103,8 @@ class RunHandle:
                 last = events[-1].id
             if not events or events[-1].kind == "end":
                 status = self.status()
-        return self._value(status)
+        reference = status.reference
+        return self._value(status, self._blobs.get(reference) if reference else status.result)
 
     def events(self, *, after: str = _FROM_START) -> Iterator[RunEvent]:
         """Yield the run's events as they come, from behind *after* to its end."""
@@ -150,7 +155,9 @@ class RunHandle:
                 last = events[-1].id
             if not events or events[-1].kind == "end":
                 status = await self.astatus()
-        return self._value(status)
+        reference = status.reference
+        data = await self._blobs.aget(reference) if reference else status.result
+        return self._value(status, data)
 
     async def aevents(self, *, after: str = _FROM_START) -> AsyncIterator[RunEvent]:
         """Yield the run's events as they come, from behind *after* to its end."""
@@ -199,10 +206,10 @@ class RunHandle:
             raise RunNotFound(f"no run {self.id!r} is known; it may have been kept and be gone")
         return status_of(self.id, fields)
 
-    def _value(self, status: RunStatus) -> Any:
+    def _value(self, status: RunStatus, data: bytes) -> Any:
         match status.state:
             case RunState.DONE:
-                return self._decode(status.result)
+                return self._decode(data)
             case RunState.FAILED:
                 raise self._failure(status)
             case RunState.CANCELLED:

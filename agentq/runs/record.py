@@ -17,6 +17,9 @@ from typing import Any
 
 import orjson
 
+REFERS = b"@"
+"""What the result of a run begins with where it is a reference to a blob: no JSON does."""
+
 
 class RunState(StrEnum):
     """Where a run stands."""
@@ -47,6 +50,11 @@ class RunStatus:
     tenant: str | None = None
     result: bytes = field(default=b"null", repr=False)
     """JSON: the value of a run that is done, what is known of the failure of a failed one."""
+
+    @property
+    def reference(self) -> str | None:
+        """Return the reference to the blob that the value is, None where `result` has it."""
+        return self.result[len(REFERS) :].decode() if self.result.startswith(REFERS) else None
 
     @property
     def took(self) -> timedelta | None:

@@ -25,6 +25,7 @@ from agentq.errors import BrokerNotConfigured
 from agentq.settings.quantities import (
     Address,
     AppName,
+    BlobStoreName,
     Cores,
     Duration,
     HomePath,
@@ -93,7 +94,10 @@ class Broker(Section):
         at_least=S,
     )
     max_payload: Whole = setting(
-        262_144, "bytes", "Largest argument or result; pass a reference beyond it", at_least=1024
+        262_144,
+        "bytes",
+        "Largest argument or result that is kept in Redis; beyond it see [blobs]",
+        at_least=1024,
     )
     max_length: Whole = setting(
         100_000, "messages", "Per pool and lane; beyond it submit raises QueueFull", at_least=1
@@ -112,6 +116,32 @@ class Broker(Section):
         "duration",
         "A step that no worker has the code of waits this long for one, then it is dead",
         at_least=S,
+    )
+
+
+class Blobs(Section):
+    """Arguments and results of runs beyond `broker.max_payload`: kept outside of Redis."""
+
+    store: BlobStoreName | None = setting(
+        None,
+        "directory, none, URL or module:Class",
+        "Where; none: they are refused; s3://bucket/prefix needs agentq[objects]. Unset: a folder, "
+        "in production only one that is set",
+    )
+    directory: HomePath | None = setting(
+        None,
+        "folder",
+        "The same one on every machine of the cell; unset: beside the embedded server's data",
+    )
+    max_size: Whole = setting(67_108_864, "bytes", "Largest of them", at_least=1024)
+    timeout: Duration = setting(
+        10 * S, "duration", "One is written or read within this", at_least=10 * MS
+    )
+    orphan_age: Duration = setting(
+        DAY,
+        "duration",
+        "One of no run is deleted after this; longer than any submit(wait=)",
+        at_least=timedelta(hours=1),
     )
 
 
@@ -345,6 +375,7 @@ class Settings(Section):
         None, "module:attribute", "The user's AgentQ for worker, up and status, like -A"
     )
     broker: Broker = Broker()
+    blobs: Blobs = Blobs()
     dead: Dead = Dead()
     retry: Retry = Retry()
     runs: Runs = Runs()

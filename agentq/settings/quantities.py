@@ -20,6 +20,7 @@ _LABEL = re.compile(r"^(?=.{1,32}$)[a-z][a-z0-9]*(_[a-z0-9]+)*$")
 _MILLISECOND = timedelta(milliseconds=1)
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+")
 _APP = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+_BLOB_STORE = re.compile(rf"directory|none|[a-z0-9]+://\S+|{_APP.pattern}")
 
 
 def _duration(value: Any) -> timedelta:
@@ -78,6 +79,12 @@ def _app(value: str) -> str:
     return value
 
 
+def _blob_store(value: str) -> str:
+    if not _BLOB_STORE.fullmatch(value):
+        raise ValueError("write directory, none, a URL as in s3://bucket, or module:Class")
+    return value
+
+
 Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(format_duration)]
 """Written `"30s"`; a bare number is seconds; whole milliseconds."""
 
@@ -91,3 +98,4 @@ Label = Annotated[str, AfterValidator(_label)]
 
 Address = Annotated[str, AfterValidator(_address)]
 AppName = Annotated[str, AfterValidator(_app)]
+BlobStoreName = Annotated[str, AfterValidator(_blob_store)]

@@ -97,6 +97,11 @@ def event(run: str, kind: str, data: bytes) -> Effect:
     return ("event", run, kind, data)
 
 
+def spend(size: int) -> Effect:
+    """Charge *size* bytes, kept outside of Redis, to the budget of the delivery's run."""
+    return ("spend", size)
+
+
 def end(run: str, state: str, data: bytes, keep_ms: int) -> Effect:
     """End a run; the first end stands."""
     return ("end", run, state, data, keep_ms)

@@ -29,6 +29,10 @@ Key, type, what it holds, how long it lives::
                                       permanent, bounded
     aside:<pause>             list    messages that a pause stopped, packed; until it is lifted
     payload                   string  broker.max_payload, for cutting letters; permanent
+    blobs:id                  string  tells this cell's blobs from all others'; permanent
+    blobs:kept:<run>          string  when a letter of the run that refers to a blob died, ms
+                                      until it is swept, ten years at most
+    blobs:swept:<place>       string  who swept a blob storage last; an hour
     retries                   string  the settings of the retry budget; permanent
     load:<pool>               hash    completions, retries, samples of each lane; permanent
     tenants                   hash    tenant -> its unfinished runs; permanent, bounded
@@ -57,7 +61,7 @@ RESULT_PREFIX = "celery-task-meta-"
 
 PERMANENT = (
     "s:", "r:", "lanes", "workers", "reap:last", "delayed", "runs", "due", "dead", "idle:",
-    "parked", "paused", "aside:", "payload", "retries", "load:", "tenants",
+    "parked", "paused", "aside:", "payload", "blobs:id", "retries", "load:", "tenants",
 )  # fmt: skip
 """What may stand without a time to live; a test walks all keys against this list."""
 
@@ -148,6 +152,18 @@ class Keys:
     def join_waiting(self, join_id: str) -> str:
         """Return the members of a fan-in beyond `at_once`."""
         return f"{self.prefix}join:{join_id}:wait"
+
+    def blobs_id(self) -> str:
+        """Return what tells this cell's blobs from all others'."""
+        return f"{self.prefix}blobs:id"
+
+    def blobs_kept(self, run_id: str) -> str:
+        """Return when the last dead letter of a run that refers to a blob died."""
+        return f"{self.prefix}blobs:kept:{run_id}"
+
+    def blobs_swept(self, place: str) -> str:
+        """Return who swept the blob storage at *place* last."""
+        return f"{self.prefix}blobs:swept:{place}"
 
     def reply(self, queue: str) -> str:
         """Return the list of replies to one caller of remote control."""

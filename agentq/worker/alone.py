@@ -34,7 +34,7 @@ from celery import signals
 from celery.worker import state as worker_state
 
 from agentq.broker.app import milliseconds
-from agentq.errors import BrokerUnavailable
+from agentq.errors import BlobsUnavailable, BrokerUnavailable
 from agentq.host.parent import begin_child
 from agentq.observe import logs
 from agentq.store.client import AsyncStore
@@ -133,7 +133,7 @@ class _Child:
         try:
             aq = self._load()
             await self._trace(aq)
-        except BrokerUnavailable as error:
+        except (BlobsUnavailable, BrokerUnavailable) as error:
             self._send(AWAY, str(error).encode())
         except Exception:  # noqa: BLE001 -- said to the worker, which logs it
             self._send(BROKEN, traceback.format_exc().encode())

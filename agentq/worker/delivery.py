@@ -199,20 +199,21 @@ def _born(fields: dict[bytes, bytes], entry_id: bytes) -> int:
     return _count(fields.get(b"t")) or int(entry_id.partition(b"-")[0])
 
 
-def _ends(run: str, join: str, why: str, attempts: int, keep_ms: int) -> list[effects.Effect]:
+def _ends(
+    run: str, join: str, why: str, attempts: int, keep_ms: int, kind: str = Malformed.__name__
+) -> list[effects.Effect]:
     """Return what a message that will never run means for its fan-in or its run."""
-    error = serializer.dumps(
-        {"kind": "Malformed", "message": why, "step": "", "attempts": attempts + 1}
-    )
+    error = serializer.dumps({"kind": kind, "message": why, "step": "", "attempts": attempts + 1})
     name, bar, index = join.rpartition("|")
     if bar:
         return [effects.part(name, index, error)]
     return [effects.end(run, RunState.FAILED, error, keep_ms)] if run else []
 
 
-def buried(delivery: Delivery, why: str, keep_ms: int) -> list[effects.Effect]:
-    """Return the effects that keep a malformed delivery for a human and let its run go on."""
-    ends = _ends(delivery.run, delivery.join, why, delivery.attempts, keep_ms)
+def buried(delivery: Delivery, error: Exception, keep_ms: int) -> list[effects.Effect]:
+    """Return the effects that keep an unreadable delivery for a human and let its run go on."""
+    why, kind = str(error), type(error).__name__
+    ends = _ends(delivery.run, delivery.join, why, delivery.attempts, keep_ms, kind)
     return [dead_letter(delivery, why), *ends]
 
 

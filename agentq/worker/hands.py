@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state as worker_state
 
 from agentq.broker.app import milliseconds
-from agentq.errors import BrokerUnavailable
+from agentq.errors import BlobsUnavailable, BrokerUnavailable
 from agentq.store import calls
 from agentq.worker.delivery import Delivery, Settled, Unknown, judge
 from agentq.worker.parking import Parking
@@ -30,6 +30,10 @@ CANCELLED_KEPT = 1000
 
 AGAIN_MS = 1000
 """How long one waits whose step could not be begun because the broker did not answer."""
+
+
+_STORAGE = "the blob storage of its payload (settings blobs.*)"
+"""What is lacking, as `agentq status` shows it, where a payload can not be read here."""
 
 
 class Hands:
@@ -194,6 +198,9 @@ class Hands:
         except BrokerUnavailable as error:
             logger.warning("%s[%s]: %s; handed back", delivery.task.name, delivery.id, error)
             ending = [self._again(delivery)]
+        except BlobsUnavailable as error:
+            logger.error("%s[%s]: %s; parked", delivery.task.name, delivery.id, error)  # noqa: TRY400 -- ours, no trace
+            ending = [self._parked(self._unreachable(delivery))]
         except NotBegun as error:
             logger.error("%s[%s]: %s; handed back", delivery.task.name, delivery.id, error)  # noqa: TRY400 -- ours, no trace
             ending = [self._again(delivery)]
@@ -252,6 +259,11 @@ class Hands:
             limit_ms=milliseconds(self._parts.app.settings.broker.park_limit),
             keep_ms=self._keep_ms,
         )  # fmt: skip
+
+    @staticmethod
+    def _unreachable(delivery: Delivery) -> Unknown:
+        lane = f"{delivery.pool}:{delivery.lane}"
+        return Unknown(lane, delivery.stream, delivery.entry, delivery.id.encode(), _STORAGE)
 
     def _again(self, delivery: Delivery) -> Call:
         lane = f"{delivery.pool}:{delivery.lane}"

@@ -1,11 +1,12 @@
-"""Reads what a fan-in left for its body, when the body starts."""
+"""Reads what a message refers to, when its step starts: a fan-in's outcomes, a large argument."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from agentq.broker import joins
+from agentq.broker import joins, serializer
+from agentq.errors import BlobMissing
 
 if TYPE_CHECKING:
     from agentq.flows.app import AgentQ
@@ -26,9 +27,12 @@ class JoinReader:
 
         Raises:
             ChordError: a header task of an ordinary chord failed.
-            BrokerUnavailable: no answer in time.
+            BlobMissing: the argument is lost.
+            BrokerUnavailable, BlobsUnavailable: no answer in time.
         """
         ours = delivery.envelope.ours
+        if reference := ours.get(joins.BLOB):
+            return [serializer.loads(await self._app.blobs.aget(reference)), *args[1:]]
         join_id = ours.get("join")
         if not join_id:
             return args
@@ -40,7 +44,15 @@ class JoinReader:
         place, _ = found
         key = self._cell.store.keys.outcomes(join_id)
         outcomes = joins.read_outcomes(await self._cell.call(("HGETALL", key)))
+        if large := outcomes.in_blobs():
+            await asyncio.gather(*map(self._read, large))
         return [*args[:place], outcomes, *args[place + 1 :]]
+
+    async def _read(self, outcome: dict[str, Any]) -> None:
+        try:
+            joins.fill(outcome, await self._app.blobs.aget(outcome[joins.BLOB]))
+        except BlobMissing as error:
+            joins.fill(outcome, error)
 
     async def _all(self, delivery: Delivery, args: list[Any]) -> list[Any]:
         """Resolve an ordinary chord as the stock pools do, in a thread."""

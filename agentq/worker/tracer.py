@@ -22,7 +22,7 @@ from agentq.broker.context import Context
 from agentq.broker.envelope import Malformed
 from agentq.broker.publisher import staging
 from agentq.broker.task import CALLED
-from agentq.errors import BrokerUnavailable, RunError
+from agentq.errors import BlobMissing, BlobsUnavailable, BrokerUnavailable, RunError
 from agentq.flows.compiler import Place
 from agentq.outcome import Err, text_of
 from agentq.store import calls, effects
@@ -69,9 +69,9 @@ class Tracer:
                 again = await self._async_tasks.run(delivery)
             else:
                 again = await self._thread_tasks.run(delivery)
-        except Malformed as error:
+        except (Malformed, BlobMissing) as error:
             again = None
-            delivery.outbox.effects[:] = buried(delivery, str(error), self._keep_ms)
+            delivery.outbox.effects[:] = buried(delivery, error, self._keep_ms)
             logger.warning("%s[%s]: dead letter: %s", delivery.task.name, delivery.id, error)
         return self._calls(delivery, again)
 
@@ -80,8 +80,7 @@ class Tracer:
 
         It ends by raising: its chain, chord or run goes on with that, and does not wait for ever.
         """
-        delivery.outbox.effects.clear()
-        delivery.outbox.staged.clear()
+        delivery.outbox.clear()
         if self._is_flow_step(delivery):
             place = Place.of(delivery.envelope.ours, delivery.id)
             context = self._steps.context(delivery)
@@ -119,7 +118,7 @@ class Tracer:
         args, _, _ = delivery.arguments()
         try:
             args = await self._parts.joins.resolved(delivery, args)
-        except BrokerUnavailable:
+        except (BrokerUnavailable, BlobsUnavailable, BlobMissing):
             raise  # no outcome of the step: it never began
         except Exception as error:  # noqa: BLE001 -- what it was to be given can not be read
             return self._raised(delivery, context, place, error, time.monotonic())
@@ -141,6 +140,10 @@ class Tracer:
                 value = await self._steps.call(delivery, context, args)
             result = step.encode(value)
             parts.app.compiler.ended(graph, place, result, delivery.outbox)
+            reference = ""
+            if blobs := delivery.outbox.blobs:
+                reference = parts.app.compiler.reference_to(delivery.run, result, blobs)
+                await parts.app.blobs.aput(blobs)
         except RunExpired as error:
             # The completion finds the deadline passed as well and ends the run as expired.
             logger.info("%s[%s]: %s", step.name, delivery.id, error)
@@ -150,7 +153,7 @@ class Tracer:
             return self._raised(delivery, context, place, error, began)
         ran = time.monotonic() - began
         self._note(delivery, context, "done", started_ms, ran)
-        delivery.outbox.effects.append(self._success(delivery, result))
+        delivery.outbox.effects.append(self._success(delivery, result, reference))
         parts.events.succeeded(delivery, result, ran)
         return None
 
@@ -161,8 +164,7 @@ class Tracer:
         assert step is not None  # noqa: S101 -- as above
         ran = time.monotonic() - began
         started_ms = self._parts.clock.now_ms(began)
-        delivery.outbox.effects.clear()
-        delivery.outbox.staged.clear()
+        delivery.outbox.clear()
         retryable = not isinstance(error, RunError | TaskRevokedError)
         if retryable and delivery.retries < step.retries:
             after = self._pause(error, step.backoff, delivery.retries)
@@ -227,7 +229,9 @@ class Tracer:
         place = next((at for at, effect in enumerate(box) if effect[0] == "end"), 0)
         box.insert(place, event)
 
-    def _success(self, delivery: Delivery, result: bytes) -> effects.Effect:
+    def _success(self, delivery: Delivery, result: bytes, reference: str) -> effects.Effect:
+        if reference:
+            result = b'null,"blob":"' + reference.encode() + b'"'
         document = (
             b'{"status":"SUCCESS","result":' + result + b',"traceback":null,"children":[],'
             b'"date_done":"' + _now() + b'","task_id":"' + delivery.id.encode() + b'"}'

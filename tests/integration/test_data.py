@@ -29,7 +29,7 @@ NO_TAGS = [
 def data(session_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     url = f"{session_server.url}?cell={uuid4().hex[:12]}"
     ledger = Ledger(tmp_path_factory.mktemp("data") / "ledger")
-    with running("tests.support.apps.data", url, ledger) as app:
+    with running("tests.support.apps.data", url, ledger, BLOBS__STORE="none") as app:
         app.worker()
         yield app
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from agentq.cli.main import app as command_line
 from agentq.errors import FunctionsMissing
+from agentq.flows.blob_sweeper import BlobSweeper
 from agentq.ops.acl import Role, rules
 from agentq.store import library
 from tests.support.ledger import Ledger
@@ -83,6 +85,9 @@ def test_nobody_needs_more_than_the_roles_give(server: Server, ledger: Ledger, k
         run = app.doubled.submit(width, tenant="acme", deadline="1m")
         assert run.result(timeout=20) == width * (width - 1)
         assert run.history()[-1].kind == "end"
+        blob = app.aq.blobs.refer(run.id, b"{}", what="it")
+        app.aq.blobs.put({blob: b"{}"})
+        assert BlobSweeper(app=working.app.aq).round(now_s=time.time() + 172_800) == 0
         waiting = app.sleeping.submit(30)
         wait_until(lambda: ledger.count(f"began {waiting.id}"), "the sleeper runs")
         assert waiting.cancel()

@@ -81,11 +81,14 @@ def _fields(address: Any) -> dict[str, Any]:
     return {name: getattr(address, name) for name in address.__slots__}
 
 
-def test_an_argument_beyond_the_limit_is_refused_with_the_limit_in_the_text(flows: Running) -> None:
-    with pytest.raises(
-        PayloadTooLarge, match=r"300002 bytes as JSON; broker.max_payload is 262144"
-    ):
-        flow(flows, "pid").submit("x" * 300_000)
+def test_an_argument_beyond_the_limit_is_refused_with_the_limit_in_the_text() -> None:
+    refusing = AgentQ("refusing", overrides={"blobs.store": "none"})
+
+    async def anything(_: str) -> None: ...
+
+    text = r"300002 bytes as JSON; broker.max_payload is 262144: set blobs.directory"
+    with pytest.raises(PayloadTooLarge, match=text):
+        refusing.flow("refused", refusing.step(anything)).submit("x" * 300_000)
 
 
 def test_a_deadline_of_zero_is_over_at_once(flows: Running) -> None:

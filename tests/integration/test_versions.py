@@ -15,6 +15,7 @@ import orjson
 import pytest
 import redis
 
+from agentq.broker.envelope import NEWEST
 from agentq.errors import FunctionsMissing
 from agentq.ops.acl import Role, rules
 from agentq.store import library
@@ -28,6 +29,7 @@ from tests.support.waiting import wait_until
 from tests.support.worker_process import ROOT, WorkerProcess
 
 APP = "tests.support.apps.both"
+NEWER = f"message version {NEWEST + 1}"
 KINDS = {"ours": (), "prefork": ("-P", "prefork", "-c", "1", "--without-mingle")}
 BUILD_BEFORE = f"functions.{library.LIBRARY}.{BEFORE}.lua"
 
@@ -45,7 +47,7 @@ def server() -> Iterator[Server]:
 def newer(app: Any, work: Any) -> None:
     """Submit *work* as a build would whose envelopes are of a version that this one has not."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agentq.broker.envelope.VERSION", 2)
+        patch.setattr("agentq.broker.envelope.VERSION", NEWEST + 1)
         work(app)
 
 
@@ -59,7 +61,7 @@ def test_a_message_of_a_newer_version_is_parked_not_run_and_not_dead(
         newer(app, lambda app: app.add.apply_async((1, 1), task_id="newer", countdown=0.001))
         worker = both.worker(options=(*BOTH_POOLS, *KINDS[kind]))
         assert app.add.delay(2, 2).get(timeout=15) == 4
-        wait_until(lambda: parked(app) == {"message version 2": 2}, worker.log)
+        wait_until(lambda: parked(app) == {NEWER: 2}, worker.log)
         assert store.command("XLEN", store.keys.dead()) == 0
         assert ledger.lines() == ["add 2 2"]
         assert app.doubled.submit(1, key="newer").status().state == "running"
@@ -85,8 +87,7 @@ def next_build(tmp_path: Path) -> Path:
         text = path.read_text(encoding="utf-8")
         new = text.replace("aq1", "aq2")
         if path.name == "envelope.py":
-            new = re.sub(r"^VERSION = 1$", "VERSION = 2", new, flags=re.MULTILINE)
-            assert "VERSION = 2" in new
+            new = re.sub(r"^(VERSION|NEWEST) = .*$", rf"\1 = {NEWEST + 1}", new, flags=re.MULTILINE)
         replaced += new != text
         path.write_text(new, encoding="utf-8")
     assert replaced > 20
@@ -124,7 +125,7 @@ def test_two_versions_of_the_functions_stand_side_by_side_and_nothing_is_lost(
         app, following = both.app, Next(next_build, both)
         old = both.worker()
         new_run = app.aq.run(following.submit("doubled", 3))
-        wait_until(lambda: parked(app) == {"message version 2": 1}, old.log)
+        wait_until(lambda: parked(app) == {NEWER: 1}, old.log)
         names = {found[1].decode() for found in server.client.function_list()}
         assert names == {"aq1", "aq2"}
 
@@ -145,6 +146,40 @@ def test_two_versions_of_the_functions_stand_side_by_side_and_nothing_is_lost(
             assert server.streams() == {}
         finally:
             new.close()
+
+
+@pytest.fixture
+def build_without_blobs(tmp_path: Path) -> Path:
+    """The sources of this build as one that reads no message with a blob."""
+    folder = tmp_path / "before"
+    shutil.copytree(ROOT / "agentq", folder / "agentq", ignore=shutil.ignore_patterns("*.pyc"))
+    path = folder / "agentq/broker/envelope.py"
+    text = path.read_text(encoding="utf-8")
+    assert "\nNEWEST = WITH_BLOB\n" in text
+    path.write_text(text.replace("\nNEWEST = WITH_BLOB\n", "\nNEWEST = 1\n"), encoding="utf-8")
+    return folder
+
+
+def test_a_large_payload_waits_for_a_build_that_knows_blobs(
+    url: str, ledger: Ledger, build_without_blobs: Path
+) -> None:
+    with running("tests.support.apps.large", url, ledger) as found:
+        variables = found.variables | {"PYTHONPATH": f"{build_without_blobs}:{ROOT}"}
+        before = WorkerProcess(
+            "tests.support.apps.large:app", options=("-n", "before@test", *BOTH_POOLS),
+            env=variables, folder=build_without_blobs,
+        )  # fmt: skip
+        try:
+            before.start()
+            large = found.app.echo.submit("x" * 300_000)
+            assert found.app.echo.submit("small").result(timeout=15) == "small"
+            wait_until(lambda: parked(found.app) == {"message version 2": 1}, before.log)
+            assert before.stop() == 0
+            found.worker()
+            assert large.result(timeout=25) == "x" * 300_000
+        finally:
+            before.close()
+        assert ledger.count("same") == 2
 
 
 # -- revisions of the functions -------------------------------------------------------------------

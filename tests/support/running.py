@@ -50,6 +50,7 @@ class Running:
 def running(module: str, url: str, ledger: Ledger, **settings: str) -> Iterator[Running]:
     """Import *module* for the broker at *url*; *settings* are variables without ``AGENTQ_``."""
     variables = {f"AGENTQ_{key}": value for key, value in settings.items()}
+    variables.setdefault("AGENTQ_BLOBS__DIRECTORY", str(ledger.path.parent / "blobs"))
     variables |= {"AGENTQ_ENV": "test", "AGENTQ_BROKER__URL": url, VARIABLE: str(ledger.path)}
     before = dict(os.environ)
     os.environ |= variables

@@ -16,6 +16,7 @@
 --   meta   <task> <ttl_ms> <document>                     store and announce a Celery result
 --   event  <run> <type> <data>                            append to the run's events
 --   end    <run> <state> <data> <keep_ms>                 end the run (once)
+--   spend  <bytes>                                        charge what is kept outside to the run
 --   dead   <reason> <task> <attempts> <headers> <body> <retries> <born_ms> <pool> <lane> <run> <join>
 --                                                         keep a dead letter
 -- Callers check before they call `apply`: nothing in it refuses, since Redis rolls nothing back.
@@ -79,6 +80,9 @@ local function apply(P, argv, i, n, now, woken, fits, record)
       dead(P, argv[i], { i = argv[i + 1], a = argv[i + 2], h = argv[i + 3], b = argv[i + 4], n = argv[i + 5],
         t = argv[i + 6], r = argv[i + 9], j = argv[i + 10] }, argv[i + 7], argv[i + 8])
       i = i + 11
+    elseif op == 'spend' then
+      bytes = bytes + tonumber(argv[i])
+      i = i + 1
     else
       return redis.error_reply('AQ unknown effect ' .. tostring(op))
     end

@@ -3,6 +3,8 @@
 local DEAD_KEPT = 10000
 local DEAD_BYTES = 65536
 local MAX_PAYLOAD = 262144
+local REFERS = '"blob":' -- in the head of a message whose argument is in blob storage
+local TEN_YEARS = 315360000000 -- ms; who sweeps blobs knows dead.keep, and deletes the key
 
 -- Keeps a letter: whole up to broker.max_payload (`promote` notes it); of a larger one the beginning,
 -- which can not be replayed (field c: how many bytes it had).
@@ -15,6 +17,9 @@ local function dead(P, reason, f, pool, lane)
   redis.call('XADD', P .. 'dead', 'MAXLEN', DEAD_KEPT, '*', 'why', string.sub(reason, 1, 1000),
     'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b, 'n', f.n, 't', f.t, 'p', pool, 'l', lane,
     'r', f.r, 'j', f.j, 'c', cut)
+  if f.r ~= '' and string.find(f.h, REFERS, 1, true) then
+    redis.call('SET', P .. 'blobs:kept:' .. f.r, now_ms(), 'PX', TEN_YEARS)
+  end
 end
 
 -- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields

@@ -8,7 +8,7 @@
 -- ARGV[11] deadline  ms of Redis' clock, 0 none; negative: minus that many ms from now
 -- ARGV[12] keep_ms   how long an ended run is kept
 -- ARGV[13] members   most members of the run's fan-outs ARGV[14] bytes     most of all its payloads
--- ARGV[15..] effects
+-- ARGV[15..] effects; a `spend` among them stands first
 -- Returns  {"ok", depth, deadline_ms, fill, waiting, rate}: fill of the worst cap in thousandths,
 --          messages that wait, completions in 1,000 s (-1: not known)
 --          | {"dup"} | {"full", reason, there, limit, retry_ms}; reason: length, bytes, tenant, memory
@@ -33,12 +33,13 @@ local function enqueue(keys, argv)
   if refused then return refused end
   local bytes = 0
   for i = 15, #argv do bytes = bytes + #argv[i] end
+  local stored = argv[15] == 'spend' and tonumber(argv[16]) or 0
   local deadline = tonumber(argv[11])
   if deadline < 0 then deadline = now - deadline end
   if run ~= '' then
     local key = P .. 'run:' .. run
     redis.call('HSET', key, 'state', 'running', 'at', now, 'deadline', deadline, 'record', argv[10],
-      'budget', argv[13] .. ' ' .. argv[14] .. ' ' .. bytes)
+      'budget', argv[13] .. ' ' .. argv[14] .. ' ' .. bytes + stored)
     if tenant ~= '' then
       redis.call('HSET', key, 'tenant', tenant)
       redis.call('HINCRBY', P .. 'tenants', tenant, 1)

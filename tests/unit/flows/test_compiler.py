@@ -43,8 +43,9 @@ def graph(aq: AgentQ) -> Graph:
 @pytest.fixture
 def compiler(aq: AgentQ) -> Compiler:
     return Compiler(
-        steps=aq.steps, limits=Limits(), keep_ms=1000, join_ttl_ms=2000, max_payload=262_144
-    )
+        steps=aq.steps, limits=Limits(), keep_ms=1000, join_ttl_ms=2000, max_payload=262_144,
+        blobs=aq.blobs,
+    )  # fmt: skip
 
 
 def ended(compiler: Compiler, graph: Graph, place: Place, result: Any) -> Outbox:
