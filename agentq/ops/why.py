@@ -136,10 +136,10 @@ class _Search:
         return found, seen
 
     def _wait(self, source: str, place: int, of: int, hit: list[Any]) -> Wait:
-        _, where, _, step, pool, lane, retries, born, lacking, _ = hit
+        _, _, _, step, pool, lane, _, born, _, _ = hit
         name, age = step.decode(), self._now_ms - born
         if source == "delayed":
-            return self._delayed(name, where, lacking.decode(), retries, age)
+            return self._delayed(hit, age)
         if source.startswith("aside:"):
             kind, _, what = source.removeprefix("aside:").partition(":")
             return Wait(step=name, where="paused", said=f"{kind} {what} is paused", for_ms=age)
@@ -147,14 +147,23 @@ class _Search:
         said = f"waits in queue {queue}, place {place} of {of}{self._limit(pool.decode())}"
         return Wait(step=name, where="queue", said=said, for_ms=age)
 
-    def _delayed(self, step: str, member: bytes, lacking: str, retries: int, age: int) -> Wait:
+    def _delayed(self, hit: list[Any], age: int) -> Wait:
+        member, step, lacking, retries = hit[1], hit[3].decode(), hit[8].decode(), hit[6]
         score = self._store.command("ZSCORE", self._store.keys.delayed(), member)
         left = max(0.0, (float(score) - self._now_ms) / 1000) if score is not None else 0.0
         if lacking:
             said = f"is parked: no worker has {lacking}; offered again in {left:.1f} s"
             return Wait(step=step, where="parked", said=said, for_ms=age)
         what = f"waits for retry {retries}" if retries else "is delayed"
-        return Wait(step=step, where="delayed", said=f"{what}, due in {left:.1f} s", for_ms=age)
+        said = f"{what}, due in {left:.1f} s"
+        if retries and self._at_budget(hit[4].decode()):
+            said += f"; retries of pool {hit[4].decode()} are at their budget (retry.budget)"
+        return Wait(step=step, where="delayed", said=said, for_ms=age)
+
+    def _at_budget(self, pool: str) -> bool:
+        """Whether retries of a pool wait for one another, see `_retries.lua`."""
+        bucket = self._store.command("HGET", self._store.keys.load(pool), "b")
+        return bucket is not None and float(bucket.split()[1]) < 0
 
     def _limit(self, pool: str) -> str:
         """Return what keeps a pool's queue from moving, as far as it shows."""

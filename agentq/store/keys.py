@@ -97,6 +97,10 @@ class Keys:
         """Return what a worker says of itself."""
         return f"{self.prefix}worker:{worker}"
 
+    def load(self, pool: str) -> str:
+        """Return what is measured of a pool."""
+        return f"{self.prefix}load:{pool}"
+
     def lanes(self) -> str:
         """Return the set of queues seen."""
         return f"{self.prefix}lanes"

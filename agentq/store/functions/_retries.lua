@@ -1,9 +1,8 @@
 -- How many retries a pool starts, so that what it depends on and fails is not asked ever more often.
 --
--- Retries are at most `retry.budget` percent of the attempts that the pool makes, and where that is
--- less, `retry.per_second`: a bucket of tokens, one a retry, as Finagle's and Envoy's. It fills at
---     rate = max(per_second, budget / 100 * attempts a second, smoothed over WINDOW)
--- and holds what comes in within WINDOW, so that a quiet pool's first retries are never held.
+-- A retry takes a token. Each attempt of the pool brings `retry.budget` percent of one, and where that
+-- is less than `retry.per_second`, time brings the rest; a token fades within WINDOW. So a quiet pool
+-- has ten seconds' worth of them: its first retries are never held. Finagle's budget, and Linkerd's.
 --
 -- A retry beyond it waits for its token, behind those that wait already. The field's budgets (gRPC,
 -- Finagle, Envoy) refuse it, since there a caller is on the line who can do without; here the work
@@ -15,7 +14,8 @@
 -- nothing is retried, since completions are counted anyway. Key `retries`: the two settings, as
 -- `promote` notes them; of `load:<pool>` the fields
 --   f  attempts that ended in a retry by `fail` (what ends by `complete` is in n)
---   b  the bucket, packed: {at, tokens, attempts a ms, n + f as last seen}
+--   b  the bucket as text: "<at, ms> <tokens> <attempts a ms> <n + f as last seen>"; below 0 tokens
+--      retries wait for theirs
 
 local WINDOW = 10000
 local BUDGET, PER_SECOND = 20, 10
@@ -32,14 +32,17 @@ local function retry_at(P, pool, due, now)
   local share, least = retry_settings(P)
   local found = redis.call('HMGET', load, 'n', 'f', 'b')
   local ended = tonumber(found[1] or '0') + tonumber(found[2] or '0')
-  local b = found[3] and cmsgpack.unpack(found[3]) or { now, least * WINDOW, 0, ended }
-  local passed = math.max(0, now - b[1])
+  local at, tokens, attempts, seen = string.match(found[3] or '', '^(%S+) (%S+) (%S+) (%S+)$')
+  at, tokens = tonumber(at) or now, tonumber(tokens) or least * WINDOW
+  attempts, seen = tonumber(attempts) or 0, tonumber(seen) or ended
+  local passed, made = math.max(0, now - at), math.max(0, ended - seen)
   local weight = math.min(1, passed / WINDOW)
-  local attempts = b[3]
-  if passed > 0 then attempts = attempts * (1 - weight) + math.max(0, ended - b[4]) / passed * weight end
+  if tokens > 0 then tokens = tokens * (1 - weight) end
+  -- After longer than WINDOW: of what was made since, as much as in one.
+  tokens = tokens + share * made * (passed > WINDOW and WINDOW / passed or 1)
+    + math.max(0, least - share * attempts) * math.min(passed, WINDOW) - 1
+  attempts = attempts * (1 - weight) + made / math.max(passed, WINDOW)
   local rate = math.max(least, share * attempts)
-  local tokens = math.min(b[2] + passed * rate, rate * WINDOW) - 1
-  if passed == 0 then ended = b[4] end -- seen with the next one that comes later
-  redis.call('HSET', load, 'b', cmsgpack.pack({ now, tokens, attempts, ended }))
+  redis.call('HSET', load, 'b', string.format('%.0f %.3f %.6f %.0f', now, tokens, attempts, ended))
   return math.max(due, tokens < 0 and now + math.ceil(-tokens / rate) or 0)
 end
