@@ -162,8 +162,8 @@ class _Search:
 
     def _at_budget(self, pool: str) -> bool:
         """Whether retries of a pool wait for one another, see `_retries.lua`."""
-        bucket = self._store.command("HGET", self._store.keys.load(pool), "b")
-        return bucket is not None and float(bucket.split()[1]) < 0
+        until = self._store.command("HGET", self._store.keys.load(pool), "w")
+        return until is not None and int(until) > self._now_ms
 
     def _limit(self, pool: str) -> str:
         """Return what keeps a pool's queue from moving, as far as it shows."""

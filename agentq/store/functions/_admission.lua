@@ -7,7 +7,7 @@
 --     rate    completions in 1,000 s, -1 = not measured yet
 --     since, from, behind   when the rate was measured, n and the waiting messages then
 --   g:<lane>  bytes of large messages accepted since the sample
---   f, b      what retries are measured by, see `_retries`
+--   f, b, w   what retries are measured by, see `_retries`
 -- A sample costs 20 us and is taken at most every SAMPLE_MS, or once GROWTH bytes came in since.
 
 local SAMPLE_MS = 250

@@ -14,8 +14,8 @@
 -- nothing is retried, since completions are counted anyway. Key `retries`: the two settings, as
 -- `promote` notes them; of `load:<pool>` the fields
 --   f  attempts that ended in a retry by `fail` (what ends by `complete` is in n)
---   b  the bucket as text: "<at, ms> <tokens> <attempts a ms> <n + f as last seen>"; below 0 tokens
---      retries wait for theirs
+--   b  the bucket, packed: {at, tokens, attempts a ms, n + f as last seen}
+--   w  until when tokens are spoken for, ms, where retries had to wait
 
 local WINDOW = 10000
 local BUDGET, PER_SECOND = 20, 10
@@ -32,10 +32,9 @@ local function retry_at(P, pool, due, now)
   local share, least = retry_settings(P)
   local found = redis.call('HMGET', load, 'n', 'f', 'b')
   local ended = tonumber(found[1] or '0') + tonumber(found[2] or '0')
-  local at, tokens, attempts, seen = string.match(found[3] or '', '^(%S+) (%S+) (%S+) (%S+)$')
-  at, tokens = tonumber(at) or now, tonumber(tokens) or least * WINDOW
-  attempts, seen = tonumber(attempts) or 0, tonumber(seen) or ended
-  local passed, made = math.max(0, now - at), math.max(0, ended - seen)
+  local b = found[3] and cmsgpack.unpack(found[3]) or { now, least * WINDOW, 0, ended }
+  local tokens, attempts = b[2], b[3]
+  local passed, made = math.max(0, now - b[1]), math.max(0, ended - b[4])
   local weight = math.min(1, passed / WINDOW)
   if tokens > 0 then tokens = tokens * (1 - weight) end
   -- After longer than WINDOW: of what was made since, as much as in one.
@@ -43,6 +42,9 @@ local function retry_at(P, pool, due, now)
     + math.max(0, least - share * attempts) * math.min(passed, WINDOW) - 1
   attempts = attempts * (1 - weight) + made / math.max(passed, WINDOW)
   local rate = math.max(least, share * attempts)
-  redis.call('HSET', load, 'b', string.format('%.0f %.3f %.6f %.0f', now, tokens, attempts, ended))
-  return math.max(due, tokens < 0 and now + math.ceil(-tokens / rate) or 0)
+  redis.call('HSET', load, 'b', cmsgpack.pack({ now, tokens, attempts, ended }))
+  if tokens >= 0 then return due end
+  local free = now + math.ceil(-tokens / rate)
+  redis.call('HSET', load, 'w', free)
+  return math.max(due, free)
 end
