@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 4
-local REVISION, DIGEST = 4, '6806dea6b02e1f6e'
+local REVISION, DIGEST = 4, '45dfd3c2b966926c'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -259,6 +259,8 @@ end
 local DEAD_KEPT = 10000
 local DEAD_BYTES = 65536
 local MAX_PAYLOAD = 262144
+local REFERS = '"blob":' -- in the head of a message whose argument is in blob storage
+local TEN_YEARS = 315360000000 -- ms; who sweeps blobs knows dead.keep, and deletes the key
 
 -- Keeps a letter: whole up to broker.max_payload (`promote` notes it); of a larger one the beginning,
 -- which can not be replayed (field c: how many bytes it had).
@@ -271,6 +273,9 @@ local function dead(P, reason, f, pool, lane)
   redis.call('XADD', P .. 'dead', 'MAXLEN', DEAD_KEPT, '*', 'why', string.sub(reason, 1, 1000),
     'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b, 'n', f.n, 't', f.t, 'p', pool, 'l', lane,
     'r', f.r, 'j', f.j, 'c', cut)
+  if f.r ~= '' and string.find(f.h, REFERS, 1, true) then
+    redis.call('SET', P .. 'blobs:kept:' .. f.r, now_ms(), 'PX', TEN_YEARS)
+  end
 end
 
 -- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields
@@ -363,6 +368,7 @@ end
 --   meta   <task> <ttl_ms> <document>                     store and announce a Celery result
 --   event  <run> <type> <data>                            append to the run's events
 --   end    <run> <state> <data> <keep_ms>                 end the run (once)
+--   spend  <bytes>                                        charge what is kept outside to the run
 --   dead   <reason> <task> <attempts> <headers> <body> <retries> <born_ms> <pool> <lane> <run> <join>
 --                                                         keep a dead letter
 -- Callers check before they call `apply`: nothing in it refuses, since Redis rolls nothing back.
@@ -426,6 +432,9 @@ local function apply(P, argv, i, n, now, woken, fits, record)
       dead(P, argv[i], { i = argv[i + 1], a = argv[i + 2], h = argv[i + 3], b = argv[i + 4], n = argv[i + 5],
         t = argv[i + 6], r = argv[i + 9], j = argv[i + 10] }, argv[i + 7], argv[i + 8])
       i = i + 11
+    elseif op == 'spend' then
+      bytes = bytes + tonumber(argv[i])
+      i = i + 1
     else
       return redis.error_reply('AQ unknown effect ' .. tostring(op))
     end
@@ -945,7 +954,7 @@ redis.register_function{ function_name = 'aq1_complete_many', callback = complet
 -- ARGV[11] deadline  ms of Redis' clock, 0 none; negative: minus that many ms from now
 -- ARGV[12] keep_ms   how long an ended run is kept
 -- ARGV[13] members   most members of the run's fan-outs ARGV[14] bytes     most of all its payloads
--- ARGV[15..] effects
+-- ARGV[15..] effects; a `spend` among them stands first
 -- Returns  {"ok", depth, deadline_ms, fill, waiting, rate}: fill of the worst cap in thousandths,
 --          messages that wait, completions in 1,000 s (-1: not known)
 --          | {"dup"} | {"full", reason, there, limit, retry_ms}; reason: length, bytes, tenant, memory
@@ -970,12 +979,13 @@ local function enqueue(keys, argv)
   if refused then return refused end
   local bytes = 0
   for i = 15, #argv do bytes = bytes + #argv[i] end
+  local stored = argv[15] == 'spend' and tonumber(argv[16]) or 0
   local deadline = tonumber(argv[11])
   if deadline < 0 then deadline = now - deadline end
   if run ~= '' then
     local key = P .. 'run:' .. run
     redis.call('HSET', key, 'state', 'running', 'at', now, 'deadline', deadline, 'record', argv[10],
-      'budget', argv[13] .. ' ' .. argv[14] .. ' ' .. bytes)
+      'budget', argv[13] .. ' ' .. argv[14] .. ' ' .. bytes + stored)
     if tenant ~= '' then
       redis.call('HSET', key, 'tenant', tenant)
       redis.call('HINCRBY', P .. 'tenants', tenant, 1)
