@@ -6,6 +6,7 @@ a version that it can not read it parks what it meets (`test_versions`).
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +59,8 @@ def test_every_function_and_every_kind_of_key_is_recorded(today: dict[str, Any])
     assert set(library.names()) - called == {"aq1_about"}
     keys = {key for scene in today[CELL].values() for key in scene}
     missing = [kind.pattern for kind in documented() if not any(map(kind.match, keys))]
-    assert missing == ["reply:.+$"]  # kombu's replies to remote control, which live a minute
+    # Who sweeps a blob storage, for an hour; kombu's replies to remote control, for a minute.
+    assert missing == ["blobs:swept:.+$", "reply:.+$"]
 
 
 # -- what is recorded stays -----------------------------------------------------------------------
@@ -134,6 +136,7 @@ RUNS = {
     ("shaken", "retried", None): ("done", b"2"),
     ("shaken", "suspect", None): ("done", b"3"),
     ("shaken", "cancelled", None): ("cancelled", b"null"),
+    ("grown", "large outcome", None): ("done", b"[300000,300000]"),
 }
 """Flow, key and tenant of each run that lies in the recorded cell, and how it ends today."""
 
@@ -148,10 +151,14 @@ TASKS = {
 }  # fmt: skip
 
 
-def test_a_recorded_cell_is_worked_off_by_todays_worker(url: str, ledger: Ledger) -> None:
-    with running(APP, url, ledger, WORKER__LEASE="2s") as wire:
+def test_a_recorded_cell_is_worked_off_by_todays_worker(
+    url: str, ledger: Ledger, tmp_path: Path
+) -> None:
+    folder = tmp_path / "blobs"
+    with running(APP, url, ledger, WORKER__LEASE="2s", BLOBS__DIRECTORY=str(folder)) as wire:
         store = wire.app.aq.store
         restore(store, recordings.recorded(CELL).values())
+        restore_blobs(folder, wire.app)
         assert "its worker died 3 times while it ran" in {
             letter.reason for letter in letters(store, Wanted())
         }
@@ -171,6 +178,22 @@ def test_a_recorded_cell_is_worked_off_by_todays_worker(url: str, ledger: Ledger
             ]
             assert counts[f"kept {run}"] == counts[f"together {run}"] == 1
         assert "wire.elsewhere" in {letter.task for letter in letters(store, Wanted())}
+        for key in ("large argument", "large result"):
+            brief = wire.app.echoed.submit(wire.app.Brief(), key=key)
+            assert brief.duplicate
+            assert brief.result(timeout=5).text == wire.app.LARGE
+
+
+def restore_blobs(folder: Path, app: Any) -> None:
+    """Write what the recorded cell refers to."""
+    text = (recordings.FOLDER / CELL).read_text(encoding="utf-8")
+    cell_id = recordings.recorded(CELL)["large_argument"]["blobs:id"]["value"]
+    brief = app.aq.steps["wire.typed"].encode(app.Brief(text=app.LARGE))
+    grown = app.aq.steps["wire.grow"].encode(app.LARGE)
+    for reference in set(re.findall(r"\d{8}/\w+/[0-9a-f]{64}-\d+", text)):
+        path = folder / cell_id / reference
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(brief if reference.endswith(f"-{len(brief)}") else grown)
 
 
 def left(store: Any) -> list[str]:

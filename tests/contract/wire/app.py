@@ -19,6 +19,10 @@ app = aq.celery
 task = partial(app.task, shared=False)  # a test session imports this module more than once
 
 
+LARGE = "large " * 50_000
+"""Beyond `broker.max_payload`: what carries it refers to a blob."""
+
+
 class Size(StrEnum):
     SMALL = "small"
 
@@ -69,6 +73,18 @@ async def together(ctx: Context, found: list[Ok[int] | Err]) -> int:
     return sum(one.value for one in found if isinstance(one, Ok))
 
 
+@aq.step(name="wire.grow")
+async def grow(ctx: Context, _: int) -> str:
+    note("grow", ctx.task_id)
+    return LARGE
+
+
+@aq.step(name="wire.sized")
+async def sized(ctx: Context, found: list[Ok[str] | Err]) -> list[int]:
+    note("sized", ctx.run_id)
+    return [len(one.value) for one in found if isinstance(one, Ok)]
+
+
 @aq.step(name="wire.kept", lane="low")
 async def kept(ctx: Context, total: int) -> int:
     note("kept", ctx.run_id)
@@ -92,6 +108,7 @@ async def typed(ctx: Context, brief: Brief) -> Brief:
 counted = aq.flow("counted", count >> each(double, at_once=2) >> together >> kept)
 shaken = aq.flow("shaken", shaky)
 echoed = aq.flow("echoed", typed)
+grown = aq.flow("grown", count >> each(grow, at_once=2) >> sized)
 
 
 @task(name="wire.add")

@@ -14,7 +14,9 @@ import pytest
 from celery import _state
 from kombu.utils.uuid import uuid as celery_id
 
+from agentq.blobs import payloads
 from agentq.broker import lease_keeper, message, publisher
+from agentq.flows import app as flows_app
 from agentq.flows import compiler, flow
 from agentq.store import library
 from agentq.worker import loop, tracer
@@ -22,6 +24,8 @@ from agentq.worker.requests import separate_stacks
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
+CELL_ID = UUID(int=1)
+"""What tells the cell's blobs from all others': one for all scenes, which become one cell again."""
 
 _SHIM = f"""local function still(name)
   return function(command, ...)
@@ -61,6 +65,8 @@ def fixed(app: Any, first_id: int) -> Iterator[None]:
         for module in (flow, lease_keeper, message, publisher):
             patch.setattr(module, "uuid4", new_id)
         patch.setattr(celery_id, "__defaults__", (new_id,))
+        patch.setattr(flows_app, "uuid4", lambda: CELL_ID)
+        patch.setattr(payloads, "time", SimpleNamespace(time=NOW.timestamp))
         patch.setattr(compiler, "token_hex", lambda _: "feed")
         patch.setattr("celery.app.amqp.anon_nodename", lambda: "gen1@host")
         patch.setattr("celery.app.base.Celery.now", lambda _: NOW)

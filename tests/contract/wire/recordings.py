@@ -10,6 +10,7 @@ from zlib import crc32
 
 from agentq.broker import envelope
 from agentq.store import library
+from tests.contract.wire import blob_scenes  # noqa: F401 -- adds its scenes
 from tests.contract.wire.frozen import fixed, freeze
 from tests.contract.wire.scenes import SCENES
 from tests.contract.wire.values import written
@@ -40,7 +41,9 @@ def made() -> dict[str, Any]:
     with (
         private_server() as server,
         tempfile.TemporaryDirectory() as folder,
-        running(APP, server.url, Ledger(Path(folder) / "ledger")) as producer,
+        running(
+            APP, server.url, Ledger(Path(folder) / "ledger"), BLOBS__DIRECTORY=f"{folder}/blobs"
+        ) as producer,
     ):
         freeze(server.client)
         for name, scene in SCENES.items():

@@ -165,6 +165,16 @@ def retried(w: World) -> None:
 
 
 @scene
+def retry_budget(w: World) -> None:
+    """Of ten tokens: the eleventh retry waits for the next one."""
+    w.store.call(calls.promote(w.prefix, 100, KEEP_MS, retries="0 1"))
+    w.enqueue(*(message(f"retry{i}") for i in range(11)))
+    w.lease()
+    for entry in w.take(most=11):
+        w.hand_back(entry, retry=True, after_ms=10)
+
+
+@scene
 def suspects(w: World) -> None:
     """Once of a process that died with two steps, once more of one that died with both again."""
     w.app.shaken.submit(0, key="suspect")
