@@ -20,6 +20,7 @@ Key, type, what it holds, how long it lives::
                                       permanent, bounded
     worker:<worker>           hash    pool, host, pid, lease, what it reports; a day
     reap:last                 string  when `reap` last ran, ms; permanent
+    reap:server               string  run id of the server that judged leases last; permanent
     delayed                   zset    delivery -> due ms; permanent, bounded
     delayed:m                 hash    delivery -> packed message; permanent, bounded
     parked                    hash    what no worker has the code of -> how many are delayed for it
@@ -59,8 +60,11 @@ GROUP = "w"
 RESULT_PREFIX = "celery-task-meta-"
 """Celery's own, so that stock `AsyncResult` code finds results."""
 
+REPLICATED = "replicated"
+"""A channel that nobody listens to: see `replication`."""
+
 PERMANENT = (
-    "s:", "r:", "lanes", "workers", "reap:last", "delayed", "runs", "due", "dead", "idle:",
+    "s:", "r:", "lanes", "workers", "reap:", "delayed", "runs", "due", "dead", "idle:",
     "parked", "paused", "aside:", "payload", "blobs:id", "retries", "load:", "tenants",
 )  # fmt: skip
 """What may stand without a time to live; a test walks all keys against this list."""

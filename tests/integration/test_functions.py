@@ -213,6 +213,35 @@ def test_after_a_gap_in_which_nobody_reaped_every_lease_gets_a_new_term(cell: Ce
     assert cell.complete(handed) == "ok"
 
 
+ANOTHER_SERVER = "0" * 40
+
+
+@pytest.mark.parametrize("first", ["reap", "a new worker's lease"])
+def test_on_a_new_server_every_lease_gets_one_new_term(cell: Cell, first: str) -> None:
+    """After a failover, or a restart: nobody could renew, and no gap need show it."""
+    cell.enqueue(message("a"))
+    [handed] = cell.fetch(WORKER)
+    cell.reap()
+    cell.redis("SET", f"{cell.prefix}reap:server", ANOTHER_SERVER)
+    cell.expire_lease(WORKER)
+    if first != "reap":
+        cell.renew("another")
+    assert cell.reap() == (0, "")
+    assert cell.redis("ZSCORE", cell.keys.workers(), WORKER) > cell.now_ms()
+    cell.expire_lease(WORKER)
+    assert cell.reap() == (1, WORKER)
+    assert cell.complete(handed) == "stale"
+
+
+def test_a_gap_and_a_new_server_are_one_new_term(cell: Cell) -> None:
+    cell.renew(WORKER)
+    cell.redis("SET", f"{cell.prefix}reap:server", ANOTHER_SERVER)
+    cell.redis("SET", f"{cell.prefix}reap:last", cell.now_ms() - 5000)
+    assert cell.reap(gap_ms=3000) == (0, "")
+    cell.expire_lease(WORKER)
+    assert cell.reap() == (0, WORKER)
+
+
 def die_with_what_it_holds(cell: Cell, *, limit: int = LIMIT) -> None:
     cell.expire_lease(WORKER)
     assert cell.reap(limit=limit)[1] == WORKER

@@ -6,6 +6,7 @@
 -- ARGV[2]  gap_ms    if nobody reaped for so long, nobody could renew: every lease gets a new term
 -- ARGV[3]  keep_ms   how long a run that ends by this is kept
 -- Returns  {messages returned, worker or "", workers that hold a lease, 0 = nobody was looked at}
+-- A gap, a clock that went back or a new server (see `server_changed`): every lease gets a new term.
 -- On a full Redis: allowed. Cost: one process a call, at most HANDED_BACK messages, 11 us each.
 local function isolates(P, worker)
   local text = redis.call('HGET', P .. 'worker:' .. worker, 'report')
@@ -21,13 +22,15 @@ local function reap(keys, argv)
   local last = tonumber(redis.call('GET', P .. 'reap:last') or '0')
   redis.call('SET', P .. 'reap:last', now)
   if last > 0 and (now - last > tonumber(argv[2]) or now < last) then
-    for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
-      local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
-      redis.call('ZADD', workers, now + lease, worker)
-    end
+    server_changed(P) -- this new term counts for that too
+    new_terms(P, now)
     return { 0, '', 0 }
   end
   local expired = redis.call('ZRANGEBYSCORE', workers, '-inf', now, 'LIMIT', 0, 1)
+  if expired[1] and server_changed(P) then
+    new_terms(P, now)
+    return { 0, '', 0 }
+  end
   if expired[1] then
     local charge = isolates(P, expired[1]) and 0 or 1
     local count = hand_back(P, expired[1], charge, 1 - charge, tonumber(argv[1]), tonumber(argv[3]), now)

@@ -1,6 +1,6 @@
 #!lua name=aq1
--- revision 3
-local REVISION, DIGEST = 3, '88cdab4f34022c4c'
+-- revision 5
+local REVISION, DIGEST = 5, '8f4ee646d016e14b'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -96,6 +96,29 @@ end
 
 local function wake_all(P, woken, now)
   for pool, count in pairs(woken) do wake(P, pool, math.min(count, 16), now) end
+end
+
+-- When leases are given a new term although nobody renewed them.
+
+-- Gives every lease one full term from now on: nobody could renew for a while.
+local function new_terms(P, now)
+  local workers = P .. 'workers'
+  for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
+    local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
+    redis.call('ZADD', workers, now + lease, worker)
+  end
+end
+
+-- Whether this server is another than the one that was here before: a failover, or a restart.
+-- Asked where it matters and seldom: before a lease is taken or reaped. Cost: 20 us.
+local function server_changed(P)
+  local info = redis.pcall('INFO', 'server')
+  local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)')
+  if not run then return false end -- its rights forbid INFO
+  local before = redis.call('GET', P .. 'reap:server')
+  if before == run then return false end
+  redis.call('SET', P .. 'reap:server', run)
+  return before and true or false
 end
 
 -- What a run and a Celery result show to those who wait for them.
@@ -259,6 +282,8 @@ end
 local DEAD_KEPT = 10000
 local DEAD_BYTES = 65536
 local MAX_PAYLOAD = 262144
+local REFERS = '"blob":' -- in the head of a message whose argument is in blob storage
+local TEN_YEARS = 315360000000 -- ms; who sweeps blobs knows dead.keep, and deletes the key
 
 -- Keeps a letter: whole up to broker.max_payload (`promote` notes it); of a larger one the beginning,
 -- which can not be replayed (field c: how many bytes it had).
@@ -271,6 +296,9 @@ local function dead(P, reason, f, pool, lane)
   redis.call('XADD', P .. 'dead', 'MAXLEN', DEAD_KEPT, '*', 'why', string.sub(reason, 1, 1000),
     'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b, 'n', f.n, 't', f.t, 'p', pool, 'l', lane,
     'r', f.r, 'j', f.j, 'c', cut)
+  if f.r ~= '' and string.find(f.h, REFERS, 1, true) then
+    redis.call('SET', P .. 'blobs:kept:' .. f.r, now_ms(), 'PX', TEN_YEARS)
+  end
 end
 
 -- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields
@@ -296,10 +324,9 @@ end
 
 -- How many retries a pool starts, so that what it depends on and fails is not asked ever more often.
 --
--- Retries are at most `retry.budget` percent of the attempts that the pool makes, and where that is
--- less, `retry.per_second`: a bucket of tokens, one a retry, as Finagle's and Envoy's. It fills at
---     rate = max(per_second, budget / 100 * attempts a second, smoothed over WINDOW)
--- and holds what comes in within WINDOW, so that a quiet pool's first retries are never held.
+-- A retry takes a token. Each attempt of the pool brings `retry.budget` percent of one, and where that
+-- is less than `retry.per_second`, time brings the rest; a token fades within WINDOW. So a quiet pool
+-- has ten seconds' worth of them: its first retries are never held. Finagle's budget, and Linkerd's.
 --
 -- A retry beyond it waits for its token, behind those that wait already. The field's budgets (gRPC,
 -- Finagle, Envoy) refuse it, since there a caller is on the line who can do without; here the work
@@ -312,6 +339,7 @@ end
 -- `promote` notes them; of `load:<pool>` the fields
 --   f  attempts that ended in a retry by `fail` (what ends by `complete` is in n)
 --   b  the bucket, packed: {at, tokens, attempts a ms, n + f as last seen}
+--   w  until when tokens are spoken for, ms, where retries had to wait
 
 local WINDOW = 10000
 local BUDGET, PER_SECOND = 20, 10
@@ -329,15 +357,20 @@ local function retry_at(P, pool, due, now)
   local found = redis.call('HMGET', load, 'n', 'f', 'b')
   local ended = tonumber(found[1] or '0') + tonumber(found[2] or '0')
   local b = found[3] and cmsgpack.unpack(found[3]) or { now, least * WINDOW, 0, ended }
-  local passed = math.max(0, now - b[1])
+  local tokens, attempts = b[2], b[3]
+  local passed, made = math.max(0, now - b[1]), math.max(0, ended - b[4])
   local weight = math.min(1, passed / WINDOW)
-  local attempts = b[3]
-  if passed > 0 then attempts = attempts * (1 - weight) + math.max(0, ended - b[4]) / passed * weight end
+  if tokens > 0 then tokens = tokens * (1 - weight) end
+  -- After longer than WINDOW: of what was made since, as much as in one.
+  tokens = tokens + share * made * (passed > WINDOW and WINDOW / passed or 1)
+    + math.max(0, least - share * attempts) * math.min(passed, WINDOW) - 1
+  attempts = attempts * (1 - weight) + made / math.max(passed, WINDOW)
   local rate = math.max(least, share * attempts)
-  local tokens = math.min(b[2] + passed * rate, rate * WINDOW) - 1
-  if passed == 0 then ended = b[4] end -- seen with the next one that comes later
   redis.call('HSET', load, 'b', cmsgpack.pack({ now, tokens, attempts, ended }))
-  return math.max(due, tokens < 0 and now + math.ceil(-tokens / rate) or 0)
+  if tokens >= 0 then return due end
+  local free = now + math.ceil(-tokens / rate)
+  redis.call('HSET', load, 'w', free)
+  return math.max(due, free)
 end
 
 -- The effects of a state change, as one function applies them.
@@ -358,6 +391,7 @@ end
 --   meta   <task> <ttl_ms> <document>                     store and announce a Celery result
 --   event  <run> <type> <data>                            append to the run's events
 --   end    <run> <state> <data> <keep_ms>                 end the run (once)
+--   spend  <bytes>                                        charge what is kept outside to the run
 --   dead   <reason> <task> <attempts> <headers> <body> <retries> <born_ms> <pool> <lane> <run> <join>
 --                                                         keep a dead letter
 -- Callers check before they call `apply`: nothing in it refuses, since Redis rolls nothing back.
@@ -421,6 +455,9 @@ local function apply(P, argv, i, n, now, woken, fits, record)
       dead(P, argv[i], { i = argv[i + 1], a = argv[i + 2], h = argv[i + 3], b = argv[i + 4], n = argv[i + 5],
         t = argv[i + 6], r = argv[i + 9], j = argv[i + 10] }, argv[i + 7], argv[i + 8])
       i = i + 11
+    elseif op == 'spend' then
+      bytes = bytes + tonumber(argv[i])
+      i = i + 1
     else
       return redis.error_reply('AQ unknown effect ' .. tostring(op))
     end
@@ -688,7 +725,7 @@ end
 --     rate    completions in 1,000 s, -1 = not measured yet
 --     since, from, behind   when the rate was measured, n and the waiting messages then
 --   g:<lane>  bytes of large messages accepted since the sample
---   f, b      what retries are measured by, see `_retries`
+--   f, b, w   what retries are measured by, see `_retries`
 -- A sample costs 20 us and is taken at most every SAMPLE_MS, or once GROWTH bytes came in since.
 
 local SAMPLE_MS = 250
@@ -940,7 +977,7 @@ redis.register_function{ function_name = 'aq1_complete_many', callback = complet
 -- ARGV[11] deadline  ms of Redis' clock, 0 none; negative: minus that many ms from now
 -- ARGV[12] keep_ms   how long an ended run is kept
 -- ARGV[13] members   most members of the run's fan-outs ARGV[14] bytes     most of all its payloads
--- ARGV[15..] effects
+-- ARGV[15..] effects; a `spend` among them stands first
 -- Returns  {"ok", depth, deadline_ms, fill, waiting, rate}: fill of the worst cap in thousandths,
 --          messages that wait, completions in 1,000 s (-1: not known)
 --          | {"dup"} | {"full", reason, there, limit, retry_ms}; reason: length, bytes, tenant, memory
@@ -965,12 +1002,13 @@ local function enqueue(keys, argv)
   if refused then return refused end
   local bytes = 0
   for i = 15, #argv do bytes = bytes + #argv[i] end
+  local stored = argv[15] == 'spend' and tonumber(argv[16]) or 0
   local deadline = tonumber(argv[11])
   if deadline < 0 then deadline = now - deadline end
   if run ~= '' then
     local key = P .. 'run:' .. run
     redis.call('HSET', key, 'state', 'running', 'at', now, 'deadline', deadline, 'record', argv[10],
-      'budget', argv[13] .. ' ' .. argv[14] .. ' ' .. bytes)
+      'budget', argv[13] .. ' ' .. argv[14] .. ' ' .. bytes + stored)
     if tenant ~= '' then
       redis.call('HSET', key, 'tenant', tenant)
       redis.call('HINCRBY', P .. 'tenants', tenant, 1)
@@ -1364,6 +1402,7 @@ redis.register_function{ function_name = 'aq1_purge', callback = purge, flags = 
 -- ARGV[2]  gap_ms    if nobody reaped for so long, nobody could renew: every lease gets a new term
 -- ARGV[3]  keep_ms   how long a run that ends by this is kept
 -- Returns  {messages returned, worker or "", workers that hold a lease, 0 = nobody was looked at}
+-- A gap, a clock that went back or a new server (see `server_changed`): every lease gets a new term.
 -- On a full Redis: allowed. Cost: one process a call, at most HANDED_BACK messages, 11 us each.
 local function isolates(P, worker)
   local text = redis.call('HGET', P .. 'worker:' .. worker, 'report')
@@ -1379,13 +1418,15 @@ local function reap(keys, argv)
   local last = tonumber(redis.call('GET', P .. 'reap:last') or '0')
   redis.call('SET', P .. 'reap:last', now)
   if last > 0 and (now - last > tonumber(argv[2]) or now < last) then
-    for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
-      local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
-      redis.call('ZADD', workers, now + lease, worker)
-    end
+    server_changed(P) -- this new term counts for that too
+    new_terms(P, now)
     return { 0, '', 0 }
   end
   local expired = redis.call('ZRANGEBYSCORE', workers, '-inf', now, 'LIMIT', 0, 1)
+  if expired[1] and server_changed(P) then
+    new_terms(P, now)
+    return { 0, '', 0 }
+  end
   if expired[1] then
     local charge = isolates(P, expired[1]) and 0 or 1
     local count = hand_back(P, expired[1], charge, 1 - charge, tonumber(argv[1]), tonumber(argv[3]), now)
@@ -1416,11 +1457,12 @@ redis.register_function{ function_name = 'aq1_release', callback = release_lease
 -- ARGV[3]  first     1 = take, 0 = renew: a lease that was reaped can not be renewed
 -- ARGV[4]  report    JSON: what the worker says of itself, "" = unchanged
 -- Returns  {now_ms, 1} | {now_ms, 0}: the lease is lost
--- On a full Redis: allowed. Cost: 3 us.
+-- On a full Redis: allowed. Cost: 3 us; to take one, 25.
 local function renew(keys, argv)
   local P, worker = keys[1], argv[1]
   local now = now_ms()
   if argv[3] == '0' and not redis.call('ZSCORE', P .. 'workers', worker) then return { now, 0 } end
+  if argv[3] == '1' and server_changed(P) then new_terms(P, now) end
   redis.call('ZADD', P .. 'workers', now + tonumber(argv[2]), worker)
   local info = P .. 'worker:' .. worker
   if argv[4] ~= '' then redis.call('HSET', info, 'lease', argv[2], 'report', argv[4]) end
