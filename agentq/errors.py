@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 
@@ -88,6 +89,19 @@ class QueueFull(AgentQError):
         self.retry_after = retry_after
         self.accepted: list[object] = []
         """Handles of what was accepted before, when many were submitted."""
+
+
+class NotReplicated(AgentQError):
+    """The work is accepted and runs, but no replica has it yet: a failover may lose it.
+
+    The same key or task id again is safe: a primary that has the work takes it once, one that lost
+    it takes it anew. `accepted` is empty where no replica was attached and nothing was sent.
+    """
+
+    def __init__(self, message: str, *, accepted: Sequence[object] = ()) -> None:
+        """Keep the handles (of tasks: the ids) of what stands in the primary."""
+        super().__init__(message)
+        self.accepted = list(accepted)
 
 
 class PayloadTooLarge(AgentQError):

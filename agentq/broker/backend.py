@@ -74,6 +74,19 @@ class PlainBackend(RedisBackend):  # type: ignore[misc]
         """Return the client that Celery's own code reads with."""
         return self._store.client
 
+    def get(self, key: Any) -> Any:
+        """Read a result; a broker that went away has as long as a call may take to come back."""
+        return self.ensure(self.client.get, (key,), **self._patience)
+
+    def mget(self, keys: Any) -> Any:
+        """Read several results, as `get`."""
+        return self.ensure(self.client.mget, (keys,), **self._patience)
+
+    @property
+    def _patience(self) -> dict[str, Any]:
+        limit = self._store.timeout
+        return {"timeout": limit.total_seconds() if limit else None, "interval_start": 0.2}
+
     def as_uri(self, include_password: bool = False) -> str:  # noqa: ARG002, FBT001, FBT002 -- Celery's
         """Return where the cell is, without its password."""
         return str(self._store.address)

@@ -22,6 +22,7 @@ from agentq.broker.terms import Terms
 from agentq.errors import PayloadTooLarge, QueueFull
 from agentq.store import calls, effects
 from agentq.store.effects import Effect, Message
+from agentq.store.replication import unconfirmed
 
 if TYPE_CHECKING:
     from agentq.settings import Settings
@@ -155,11 +156,12 @@ class Publisher:
             once, terms.dedupe_ms, pool, lane, terms.max_length, terms.max_bytes
         )
         call = calls.open_staged(keys.prefix, admission, [*visible, *extra], count=len(messages))
-        reply = self._store.call(call)
+        reply, confirmed = send(self._store, terms, call)
         if reply[0] != b"ok" and staged:
             self._store.command("UNLINK", *(keys.staged(group) for group in staged))
         if reply[0] == b"full":
             raise refused(pool, calls.full(reply))
+        check_replicated(self._store, messages, confirmed=confirmed)
 
 
 def _id_of_all(dedupe_ids: Sequence[str]) -> str:
@@ -188,6 +190,7 @@ def enqueue(store: Store, terms: Terms, message: Message, dedupe_id: str) -> Non
     Raises:
         QueueFull: its lane is at `broker.max_length` or `broker.max_bytes`, or the server is full.
         PayloadTooLarge: its body is larger than `broker.max_payload`.
+        NotReplicated: `broker.durable` is ``replica``, and none has it.
         BrokerUnavailable: no answer in time, or a full server.
     """
     check_size(message, terms.max_payload)
@@ -195,11 +198,34 @@ def enqueue(store: Store, terms: Terms, message: Message, dedupe_id: str) -> Non
         dedupe_id, terms.dedupe_ms, message.pool, message.lane, terms.max_length, terms.max_bytes
     )
     call = calls.enqueue(store.keys.prefix, admission, [effects.put(message)])
-    match calls.enqueued(store.call(call)):
+    reply, confirmed = send(store, terms, call)
+    match calls.enqueued(reply):
         case calls.Full() as full:
             raise refused(message.pool, full)
         case calls.Accepted() | calls.Duplicate():
-            pass
+            check_replicated(store, [message], confirmed=confirmed)
+
+
+def send(store: Store, terms: Terms, call: calls.Call) -> tuple[Any, bool]:
+    """Send new work; return the answer and whether as many servers have it as *terms* ask for."""
+    if not terms.replicated:
+        return store.call(call), True
+    (reply,), confirmed = store.replicated([call])
+    if isinstance(reply, Exception):
+        raise reply
+    return reply, confirmed
+
+
+def check_replicated(store: Store, messages: Sequence[Message], *, confirmed: bool) -> None:
+    """Do nothing where *confirmed*.
+
+    Raises:
+        NotReplicated: the messages stand in the primary alone.
+    """
+    if not confirmed:
+        ids = [message.id for message in messages]
+        what = f"task {ids[0]} is" if len(ids) == 1 else f"{len(ids)} tasks are"
+        raise unconfirmed(what, store.timeout, ids)
 
 
 def refused(pool: str, full: calls.Full) -> QueueFull:

@@ -32,6 +32,8 @@ class Terms:
     """Most bytes they may have together."""
     max_payload: int = 262_144
     """Most bytes of arguments."""
+    replicated: bool = False
+    """Whether what is sent must have reached a replica."""
 
     park_ms: int = 86_400_000
     """How long a message waits for a worker that has its task."""
@@ -53,6 +55,7 @@ class Terms:
             max_length=broker.max_length,
             max_bytes=broker.max_bytes,
             max_payload=broker.max_payload,
+            replicated=broker.durable == "replica",
             park_ms=_ms(broker.park_limit),
             dead_ms=_ms(settings.dead.keep),
             retries=str(settings.retry),

@@ -79,6 +79,13 @@ def _print_cell(console: Console, found: CellStatus) -> None:
     limit = f" of {broker.memory_limit / 2**20:.0f} MB" if broker.memory_limit else ", no limit"
     console.print(f"[bold]Broker[/bold] {broker.server} at {broker.address}")
     console.print(f"  {broker.persistence}")
+    console.print(f"  {broker.replication}")
+    for replica in broker.replicas:
+        state = "online" if replica.online else "[yellow]loading[/yellow]"
+        console.print(
+            f"  replica {replica.address} {state}, {replica.behind} bytes behind, "
+            f"last heard {replica.silent_s} s ago"
+        )
     console.print(
         f"  memory {broker.memory / 2**20:.1f} MB{limit}; {broker.connections} connections"
     )

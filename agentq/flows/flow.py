@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,16 +16,20 @@ from pydantic import TypeAdapter, ValidationError
 from agentq.broker import routing, serializer
 from agentq.broker.publisher import refused
 from agentq.clock import DurationLike, parse_duration
-from agentq.errors import InvalidArgument, QueueFull
+from agentq.errors import InvalidArgument, NotReplicated, QueueFull
 from agentq.flows.graph import Graph, StepNode
 from agentq.flows.pressure import Patience, batch_size
 from agentq.runs.handle import RunHandle
 from agentq.runs.record import run_id_of
 from agentq.store import calls, effects
 from agentq.store.calls import Accepted, Admission, Call, Duplicate, Full, NewRun
+from agentq.store.replication import unconfirmed
 
 if TYPE_CHECKING:
     from agentq.flows.app import AgentQ
+
+Durable = Literal["primary", "replica"]
+"""Who must have a run before a submit returns."""
 
 _AT_ONCE = 500
 """Submits sent in one round trip by `submit_many`."""
@@ -53,7 +57,7 @@ class Flow:
         """Return its name."""
         return self.graph.name
 
-    def submit(
+    def submit(  # noqa: PLR0913 -- options by name
         self,
         argument: Any = None,
         *,
@@ -62,6 +66,7 @@ class Flow:
         priority: str | None = None,
         tenant: str | None = None,
         wait: DurationLike | None = None,
+        durable: Durable | None = None,
     ) -> RunHandle:
         """Start a run; returns once it is accepted.
 
@@ -73,23 +78,31 @@ class Flow:
             priority: lane of the first step: ``high``, ``normal``, ``low`` or ``long``.
             tenant: whose work it is.
             wait: how long to wait for room in a full queue; None: not at all.
+            durable: who must have the run before this returns: the ``primary``, or a ``replica``
+                too, so that no failover loses it; None: ``broker.durable``.
 
         Raises:
             QueueFull: nothing was accepted; come back after its `retry_after`.
+            NotReplicated: accepted, but no replica has it within ``broker.timeout``; the same key
+                again is safe.
             InvalidArgument: the first step's annotation forbids the argument.
             PayloadTooLarge, BlobsUnavailable, BrokerUnavailable, BrokerNotConfigured
         """
         new = self._new(argument, key, deadline, priority, tenant)
+        replicated = self._replicated(durable)
         if new.blobs:
             self._app.blobs.put(new.blobs)
         patience = Patience(wait)
         while True:
             try:
-                return self._answer(new.run, self._app.store.call(new.call))
+                if not replicated:
+                    return self._answer(new.run, self._app.store.call(new.call))
+                (reply,), confirmed = self._app.store.replicated([new.call])
+                return self._checked(self._answer(new.run, reply), confirmed=confirmed)
             except QueueFull as full:
                 time.sleep(patience.pause(full))
 
-    async def asubmit(
+    async def asubmit(  # noqa: PLR0913 -- options by name
         self,
         argument: Any = None,
         *,
@@ -98,19 +111,24 @@ class Flow:
         priority: str | None = None,
         tenant: str | None = None,
         wait: DurationLike | None = None,
+        durable: Durable | None = None,
     ) -> RunHandle:
         """Start a run from an event loop; arguments and errors as in `submit`."""
         new = self._new(argument, key, deadline, priority, tenant)
+        replicated = self._replicated(durable)
         if new.blobs:
             await self._app.blobs.aput(new.blobs)
         patience = Patience(wait)
         while True:
             try:
-                return self._answer(new.run, await self._app.async_store().call(new.call))
+                if not replicated:
+                    return self._answer(new.run, await self._app.async_store().call(new.call))
+                (reply,), confirmed = await self._app.async_store().replicated([new.call])
+                return self._checked(self._answer(new.run, reply), confirmed=confirmed)
             except QueueFull as full:
                 await asyncio.sleep(patience.pause(full))
 
-    def submit_many(
+    def submit_many(  # noqa: PLR0913 -- options by name
         self,
         arguments: Iterable[Any],
         *,
@@ -119,6 +137,7 @@ class Flow:
         priority: str | None = None,
         tenant: str | None = None,
         wait: DurationLike | None = None,
+        durable: Durable | None = None,
     ) -> list[RunHandle]:
         """Start one run for each argument, many to a round trip; each is accepted on its own.
 
@@ -131,10 +150,13 @@ class Flow:
             priority: lane of each first step.
             tenant: whose work it is.
             wait: how long to wait for room, all in all, where the queue is full all the same.
+            durable: as in `submit`; a replica is waited for once for each round trip.
 
         Raises:
             QueueFull: some were refused; the handles of the others are in its ``accepted``.
+            NotReplicated: no replica has the last of those in its ``accepted``.
         """
+        replicated = self._replicated(durable)
         made = (
             self._new(argument, keys[at] if keys is not None else None, deadline, priority, tenant)
             for at, argument in enumerate(arguments)
@@ -146,33 +168,38 @@ class Flow:
         size = batch_size(None, most=_AT_ONCE, limit=limit)
         while batch := list(islice(made, size)):
             try:
-                handles += self._send(batch, patience)
-            except QueueFull as full:
-                full.accepted[:0] = handles
+                handles += self._send(batch, patience, replicated=replicated)
+            except (QueueFull, NotReplicated) as refusal:
+                refusal.accepted[:0] = handles
                 raise
             size = batch_size(pressure.last, most=_AT_ONCE, limit=limit)
             time.sleep(pressure.pause())
         return handles
 
-    def _send(self, batch: list[_New], patience: Patience) -> list[RunHandle]:
+    def _send(self, batch: list[_New], patience: Patience, *, replicated: bool) -> list[RunHandle]:
         """Submit *batch*, what is refused again and again until *patience* ends."""
         if large := {name: data for new in batch for name, data in new.blobs.items()}:
             self._app.blobs.put(large)
         handles: dict[int, RunHandle] = {}
         while True:
             left = [(place, new) for place, new in enumerate(batch) if place not in handles]
-            replies = self._app.store.pipeline([new.call for _, new in left])
+            sent, confirmed = [new.call for _, new in left], True
+            if replicated:
+                replies, confirmed = self._app.store.replicated(sent)
+            else:
+                replies = self._app.store.pipeline(sent)
             refusal: QueueFull | None = None
             for (place, new), reply in zip(left, replies, strict=True):
-                if isinstance(reply, Exception):
-                    raise reply
                 try:
                     handles[place] = self._answer(new.run, reply)
                 except QueueFull as full:
                     refusal = full
+            done = [handles[place] for place in sorted(handles)]
+            if done and not confirmed:
+                raise self._unconfirmed(done)
             if refusal is None:
-                return [handles[place] for place in range(len(batch))]
-            refusal.accepted = [handles[place] for place in sorted(handles)]
+                return done
+            refusal.accepted = list(done)
             time.sleep(patience.pause(refusal))
 
     def _new(
@@ -221,7 +248,25 @@ class Flow:
     def _keep_ms(self) -> int:
         return self._ms(self._app.settings.runs.keep)
 
-    def _answer(self, run: str, reply: list[Any]) -> RunHandle:
+    def _replicated(self, durable: Durable | None) -> bool:
+        chosen = durable or self._app.settings.broker.durable
+        if chosen not in get_args(Durable):
+            known = " or ".join(get_args(Durable))
+            raise InvalidArgument(f"flow {self.name!r}: durable={chosen!r} is not {known}")
+        return chosen == "replica"
+
+    def _checked(self, handle: RunHandle, *, confirmed: bool) -> RunHandle:
+        if not confirmed:
+            raise self._unconfirmed([handle])
+        return handle
+
+    def _unconfirmed(self, handles: list[RunHandle]) -> NotReplicated:
+        what = f"run {handles[0].id} is" if len(handles) == 1 else f"{len(handles)} runs are"
+        return unconfirmed(what, self._app.settings.broker.timeout, handles)
+
+    def _answer(self, run: str, reply: Any) -> RunHandle:
+        if isinstance(reply, Exception):
+            raise reply
         match calls.enqueued(reply):
             case Accepted() as accepted:
                 self._app.pressure.note(accepted)

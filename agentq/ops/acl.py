@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from agentq.store.keys import RESULT_PREFIX, Keys
+from agentq.store.keys import REPLICATED, RESULT_PREFIX, Keys
 
 PASSWORD = "PASSWORD"  # noqa: S105 -- to be filled in
 
@@ -34,7 +34,7 @@ _SENT = (
     "sadd xadd xlen xgroup|create xinfo|groups zadd zrem zscore zpopmin rpush lpop lrange llen "
     "info memory|usage zrange zrangebyscore smembers"
 )
-_READ = "xread mget del subscribe unsubscribe setex multi exec publish"
+_READ = "xread mget del subscribe unsubscribe setex multi exec publish wait"
 _WORKED = (
     "blpop xreadgroup xack xdel xrange xrevrange xpending xtrim xgroup|delconsumer pttl hexists "
     "hkeys hscan lindex lrem zcard psubscribe punsubscribe"
@@ -50,7 +50,11 @@ def rules(role: Role, *, cell: str, db: int = 0) -> list[str]:
     """Return the rules of *role* in a cell, without a name and a password."""
     prefix = Keys(cell).prefix
     channels = {
-        Role.PRODUCER: [f"{prefix}{RESULT_PREFIX}*", f"{prefix}celery-taskset-meta-*"],
+        Role.PRODUCER: [
+            f"{prefix}{RESULT_PREFIX}*",
+            f"{prefix}celery-taskset-meta-*",
+            f"{prefix}{REPLICATED}",
+        ],
         # A subscription to a pattern needs that very pattern: remote control, events, gossip.
         Role.WORKER: [f"{prefix}*", *(f"{prefix}/{db}.{name}" for name in _PATTERNS)],
         Role.ADMIN: [],

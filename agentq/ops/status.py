@@ -12,6 +12,7 @@ from agentq.broker.routing import LANES
 from agentq.ops.pausing import Pause, read_pauses
 from agentq.runs.record import RunState
 from agentq.store.client import Store
+from agentq.store.replication import Replica, replicas_of
 
 RUNS_COUNTED = 10_000
 """The newest runs, whose states are counted."""
@@ -26,6 +27,9 @@ class Broker:
     server: str
     persistence: str
     """In words: what a crash may cost."""
+    replication: str
+    """In words: what a failover may cost."""
+    replicas: tuple[Replica, ...]
     memory: int
     memory_limit: int
     connections: int
@@ -142,13 +146,15 @@ def read_status(store: Store) -> CellStatus:
 
 
 def _broker(store: Store, info: Any, config: Any) -> Broker:
-    facts = _facts(info)
+    facts, replicas = _facts(info), replicas_of(info)
     version = facts.get("valkey_version") or facts.get("redis_version", "?")
     name = facts.get("server_name", "redis").capitalize()
     return Broker(
         address=str(store.address),
         server=f"{name} {version}",
         persistence=_persistence(_pairs(config)),
+        replication=_replication(facts, replicas),
+        replicas=replicas,
         memory=int(facts.get("used_memory", 0)),
         memory_limit=int(facts.get("maxmemory", 0)),
         connections=int(facts.get("connected_clients", 0)),
@@ -167,6 +173,14 @@ def _persistence(config: dict[str, str]) -> str:
             return "append-only file, fsync every second: a crash may lose two seconds"
         case other:
             return f"append-only file, fsync {other}: a crash loses what the system had not written"
+
+
+def _replication(facts: dict[str, str], replicas: tuple[Replica, ...]) -> str:
+    if facts.get("role") == "slave":
+        return f"a replica of {facts.get('master_host')}:{facts.get('master_port')}: takes no work"
+    if not any(replica.online for replica in replicas):
+        return "no replica: what this server loses is lost"
+    return 'a failover may lose what no replica has; submit(durable="replica") waits for one'
 
 
 def _queues(store: Store, lanes: list[str], now_ms: int) -> tuple[Queue, ...]:

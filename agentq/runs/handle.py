@@ -1,15 +1,20 @@
 """A run in its submitter's hand: wait for it, watch it, cancel it; blocking and awaitable.
 
 Waiting reads the run's event stream (`XREAD BLOCK`), which survives a break: a reader goes on
-behind the last event it saw, and the end is an event.
+behind the last event it saw, and the end is an event. A broker that goes away while somebody waits
+(a failover, a restart) has as long as one call may take to come back.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
+import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import orjson
 
@@ -26,6 +31,8 @@ from agentq.errors import (
 from agentq.runs.record import RunEvent, RunState, RunStatus, events_of, status_of
 from agentq.store import calls
 from agentq.store.client import AsyncStore, Store
+
+T = TypeVar("T")
 
 BLOCK_MS = 1000
 """How long one read waits at most; never more than half the time limit of a call."""
@@ -92,30 +99,31 @@ class RunHandle:
         """
         limit = parse_duration(timeout) if timeout is not None else _NO_LIMIT
         until = time.monotonic() + limit.total_seconds()
-        status = self.status()
+        status = self._patiently(self.status)
         last = _FROM_START
         while not status.state.ended:
             left = until - time.monotonic()
             if left <= 0:
                 raise self._waited(limit)
-            events = self._read(last, min(self._block_ms, int(left * 1000) + 1))
+            wait_ms = min(self._block_ms, int(left * 1000) + 1)
+            events = self._patiently(partial(self._read, last, wait_ms))
             if events:
                 last = events[-1].id
             if not events or events[-1].kind == "end":
-                status = self.status()
+                status = self._patiently(self.status)
         reference = status.reference
         return self._value(status, self._blobs.get(reference) if reference else status.result)
 
     def events(self, *, after: str = _FROM_START) -> Iterator[RunEvent]:
         """Yield the run's events as they come, from behind *after* to its end."""
         while True:
-            events = self._read(after, self._block_ms)
+            events = self._patiently(partial(self._read, after, self._block_ms))
             for event in events:
                 yield event
                 if event.kind == "end":
                     return
                 after = event.id
-            if not events and self.status().state.ended:
+            if not events and self._patiently(self.status).state.ended:
                 return
 
     def history(self) -> tuple[RunEvent, ...]:
@@ -133,6 +141,17 @@ class RunHandle:
         """
         return self._cancelled(self._store.call(self._cancel_call()))
 
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Return the answer of *ask*, which only reads; asked again while a broker comes back."""
+        until = self._patience()
+        while True:
+            try:
+                return ask()
+            except BrokerUnavailable:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(_pause())
+
     # -- awaitable --------------------------------------------------------------------------------
 
     async def astatus(self) -> RunStatus:
@@ -144,17 +163,18 @@ class RunHandle:
         """Wait for the run's end and return its value; errors as in `result`."""
         limit = parse_duration(timeout) if timeout is not None else _NO_LIMIT
         until = time.monotonic() + limit.total_seconds()
-        status = await self.astatus()
+        status = await self._apatiently(self.astatus)
         last = _FROM_START
         while not status.state.ended:
             left = until - time.monotonic()
             if left <= 0:
                 raise self._waited(limit)
-            events = await self._aread(last, min(self._block_ms, int(left * 1000) + 1))
+            wait_ms = min(self._block_ms, int(left * 1000) + 1)
+            events = await self._apatiently(partial(self._aread, last, wait_ms))
             if events:
                 last = events[-1].id
             if not events or events[-1].kind == "end":
-                status = await self.astatus()
+                status = await self._apatiently(self.astatus)
         reference = status.reference
         data = await self._blobs.aget(reference) if reference else status.result
         return self._value(status, data)
@@ -162,20 +182,35 @@ class RunHandle:
     async def aevents(self, *, after: str = _FROM_START) -> AsyncIterator[RunEvent]:
         """Yield the run's events as they come, from behind *after* to its end."""
         while True:
-            events = await self._aread(after, self._block_ms)
+            events = await self._apatiently(partial(self._aread, after, self._block_ms))
             for event in events:
                 yield event
                 if event.kind == "end":
                     return
                 after = event.id
-            if not events and (await self.astatus()).state.ended:
+            if not events and (await self._apatiently(self.astatus)).state.ended:
                 return
 
     async def acancel(self) -> bool:
         """Cancel the run; return whether this call ended it."""
         return self._cancelled(await self._async_store().call(self._cancel_call()))
 
+    async def _apatiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Do what `_patiently` does."""
+        until = self._patience()
+        while True:
+            try:
+                return await ask()
+            except BrokerUnavailable:
+                if time.monotonic() >= until:
+                    raise
+            await asyncio.sleep(_pause())
+
     # -- both -------------------------------------------------------------------------------------
+
+    def _patience(self) -> float:
+        limit = self._store.timeout
+        return time.monotonic() + limit.total_seconds() if limit else math.inf
 
     def _waited(self, limit: timedelta) -> WaitTimeout:
         return WaitTimeout(
@@ -227,6 +262,11 @@ class RunHandle:
             kind=error.get("kind", ""),
             message=error.get("message", ""),
         )
+
+
+def _pause() -> float:
+    """Return the seconds until the next try, spread, so that not all who wait come at once."""
+    return random.uniform(0.05, 0.15)  # noqa: S311
 
 
 def _events(reply: Any) -> list[RunEvent]:

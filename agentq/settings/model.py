@@ -84,6 +84,11 @@ class Broker(Section):
     timeout: Duration = setting(
         5 * S, "duration", "A producer's call answers or fails within this", at_least=10 * MS
     )
+    durable: Literal["primary", "replica"] = setting(
+        "primary",
+        "primary or replica",
+        "Who must have work before submit returns; replica: what a failover must not lose",
+    )
     result_ttl: Duration = setting(
         DAY, "duration", "How long a step's result can be read", at_least=S
     )

@@ -8,8 +8,9 @@ or later, so that a fresh or flushed server needs no set-up in development (`lib
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
@@ -22,10 +23,11 @@ from hiredis import pack_command
 
 from agentq.clock import format_duration, wall_ms
 from agentq.errors import BrokerUnavailable, FunctionsMissing
-from agentq.store import library, skew
+from agentq.store import library, replication, skew
 from agentq.store.address import Address, connect, connect_async
 from agentq.store.calls import Call
 from agentq.store.keys import Keys
+from agentq.store.replication import replicas_of
 
 _UNREACHABLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
 _OF_THE_SERVER = (
@@ -91,22 +93,46 @@ def _refusal(error: redis.exceptions.ResponseError) -> str | None:
 def _unreachable(
     address: Address, timeout: timedelta | None, what: str, error: BaseException
 ) -> str:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ConnectionRefusedError | FileNotFoundError):
+    causes = tuple(_causes(error))
+    if any(isinstance(cause, ssl.SSLError) for cause in causes):
+        return _not_trusted(address, causes)
+    if any(isinstance(cause, ConnectionRefusedError | FileNotFoundError) for cause in causes):
+        if address.service:
             return (
-                f"nothing listens at {address}: start it, or unset broker.url to use the embedded "
-                "server of `agentq up`"
+                f"the primary {address.service!r} that the Sentinels of {address} name does not "
+                "listen: it is down, or a failover is under way"
             )
-        cause = cause.__cause__ or cause.__context__
+        return (
+            f"nothing listens at {address}: start it, or unset broker.url to use the embedded "
+            "server of `agentq up`"
+        )
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
         limit = f" within {format_duration(timeout)}" if timeout else ""
         text = f"the broker at {address} did not answer{limit}"
+        text += "; is that its TLS port?" if address.scheme == "agentq+tls" else ""
     else:
         text = f"the broker at {address} can not be reached: {error}"
     if what in _SUBMITTING:
         text += "; it may have taken the work all the same: the same key or task id is taken once"
     return text
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _not_trusted(address: Address, causes: Sequence[BaseException]) -> str:
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                f"the certificate of the broker at {address} is refused: {cause.verify_message}; "
+                "name the CA that signed it by ?ssl_ca_certs=FILE, and the host as it is written "
+                "in the certificate"
+            )
+    return f"TLS with the broker at {address} failed: {causes[0]}"
 
 
 def _answers(replies: list[Any]) -> list[Any]:
@@ -133,6 +159,7 @@ class Store:
         self.keys = Keys(address.cell)
         self._knows_server = False
         self._may_load = True
+        self._has_replica = False
 
     @cached_property
     def client(self) -> redis.Redis:
@@ -180,6 +207,23 @@ class Store:
                 self._ensure()
                 replies = self._pipelined(calls)
             return _answers(replies)
+
+    def replicated(self, calls: Sequence[Call]) -> tuple[list[Any], bool]:
+        """Send *calls* in one round trip; return the answers and whether a replica has the writes.
+
+        Raises:
+            NotReplicated: no replica is attached; nothing was sent.
+            BrokerUnavailable: as `pipeline`.
+        """
+        if not self._has_replica:
+            self._has_replica = any(
+                replica.online for replica in replicas_of(self.command("INFO", "replication"))
+            )
+        if not self._has_replica:
+            raise replication.none_attached(self.address)
+        replies = self.pipeline([*calls, *replication.confirmation(self.keys, self.timeout)])
+        self._has_replica = replication.confirmed(replies[-1])  # else look, before the next
+        return replies[: len(calls)], self._has_replica
 
     def _get_to_know(self) -> None:
         """With the first call: no older functions are called, and a wrong clock is known.
@@ -241,13 +285,16 @@ class AsyncStore:
         self.address = address
         self.timeout = timeout
         self.keys = Keys(address.cell)
+        self.on_connect: Callable[[], None] | None = None
+        """Called at each new link; set before the first use."""
         self._knows_server = False
         self._may_load = True
+        self._has_replica = False
 
     @cached_property
     def client(self) -> redis.asyncio.Redis:
         """Return the client, connected on first use."""
-        return connect_async(self.address, timeout=self.timeout)
+        return connect_async(self.address, timeout=self.timeout, on_connect=self.on_connect)
 
     async def call(self, call: Call) -> Any:
         """Send one call and return its answer; errors as in `Store.call`."""
@@ -290,6 +337,17 @@ class AsyncStore:
                 await self._ensure()
                 replies = await self._pipelined(calls)
             return _answers(replies)
+
+    async def replicated(self, calls: Sequence[Call]) -> tuple[list[Any], bool]:
+        """Send *calls* and wait for a replica; as `Store.replicated`."""
+        if not self._has_replica:
+            info = await self.command("INFO", "replication")
+            self._has_replica = any(replica.online for replica in replicas_of(info))
+        if not self._has_replica:
+            raise replication.none_attached(self.address)
+        replies = await self.pipeline([*calls, *replication.confirmation(self.keys, self.timeout)])
+        self._has_replica = replication.confirmed(replies[-1])
+        return replies[: len(calls)], self._has_replica
 
     async def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
         """Send and read by hand: redis-py's asyncio pipeline packs in Python, 20 us a call."""

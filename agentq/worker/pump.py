@@ -70,6 +70,7 @@ class Pump:
     ) -> None:
         """Keep the parts; *on_lost* is called with the name whose fetch finds no lease."""
         self._store = store
+        store.on_connect = self._reconnected
         self.worker = worker
         """The name that fetches; replaced with the lease."""
         self._pools = pools
@@ -177,14 +178,20 @@ class Pump:
         self._pause = min(max(self._pause * 2, 0.05), _LONGEST_PAUSE)
         await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311
 
+    def _reconnected(self) -> None:
+        """Compare with the next trip: the new link may lead to a server that knows less."""
+        self._unsure = True
+        self._signal.set()
+
     async def _compare(self, outgoing: list[Outgoing]) -> bool:
-        """After a failed trip: hand back what the broker thinks this worker has and it has not.
+        """On a new link: hand back what the broker thinks this worker has and it has not.
 
         Returns whether the broker answered.
         """
         prefix = self._store.keys.prefix
         try:
             (held,) = await self._store.pipeline([calls.held(prefix, self.worker)])
+            self._unsure = False
             # Looked at behind the trip: a step that ended during it is on its way out.
             ending = {call for going in (*outgoing, *self._outgoing) for call in going.calls}
             fenced = {(call[4], call[5]) for call in ending if call[1] == calls.COMPLETE}
@@ -199,8 +206,8 @@ class Pump:
         except BrokerUnavailable as error:
             await self._hold(outgoing, error)
             return False
-        self._unsure = False
-        logger.warning("the broker answers again; %d messages handed back", len(strays))
+        if self._pause or strays:
+            logger.warning("the broker answers again; %d messages handed back", len(strays))
         return True
 
     def rejoin(self, worker: str) -> None:

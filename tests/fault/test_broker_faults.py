@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from agentq.errors import BrokerUnavailable
 from agentq.runs.handle import RunHandle
+from agentq.store import calls
 from tests.support.ledger import Ledger
 from tests.support.redis_server import Server
 from tests.support.running import BOTH_POOLS, Running, running
@@ -124,6 +126,23 @@ def test_progress_of_a_step_survives_cut_connections(
         )
         breakable_server.client.client_kill_filter(skipme=True)
     assert eventually(lambda: handle.result(timeout=10)) == 60
+
+
+def test_what_only_the_broker_thinks_a_worker_has_is_handed_back_on_the_next_link(
+    breakable_server: Server, ledger: Ledger
+) -> None:
+    """As after a failover, or an answer that was lost with an idle link."""
+    with running("tests.support.apps.faults", breakable_server.url, ledger) as app:
+        worker = app.worker("w", options=NARROW)
+        store = app.app.aq.store
+        [name] = store.command("ZRANGE", store.keys.workers(), 0, -1)
+        worker.send(signal.SIGSTOP)
+        handle = submit(app, "one", 7)
+        fetch = calls.fetch(store.keys.prefix, name.decode(), "shared", 1, 0, ("normal", 1))
+        assert len(store.call(fetch)[1]) == 1
+        breakable_server.client.client_kill_filter(skipme=True)
+        worker.send(signal.SIGCONT)
+        assert eventually(lambda: handle.result(timeout=12)) == 7
 
 
 def _said(handle: RunHandle) -> int:

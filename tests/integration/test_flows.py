@@ -265,6 +265,13 @@ def test_what_a_step_raises_fails_its_run_and_nothing_else(
     assert result(flows, "pid") > 0
 
 
+def test_under_prefork_a_fan_out_has_each_members_outcome_once(url: str, ledger: Ledger) -> None:
+    with running("tests.support.apps.faults", url, ledger) as app:
+        app.worker(options=(*BOTH_POOLS, "-P", "prefork", "-c", "2"))
+        assert app.app.fan.submit(12).result(timeout=20) == list(range(12))
+        assert len(ledger.lines("end ")) == 12
+
+
 # -- afterwards -------------------------------------------------------------------------------------
 
 

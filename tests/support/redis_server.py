@@ -18,6 +18,9 @@ from agentq.store.keys import PERMANENT, Keys
 _WANTED = os.environ.pop("AGENTQ_TEST_SERVER", "valkey")
 """Taken out of the environment, where agentq would refuse it as an unknown setting."""
 
+PROGRAM = {"redis": "redis-server", "valkey": None}[_WANTED]
+"""What the servers of this session run; None: what agentq embeds."""
+
 
 PROGRAM = Path("redis-server") if _WANTED == "redis" else None
 """What is started; None: the embedded server's own choice, Valkey."""

@@ -55,6 +55,8 @@ def test_a_password_is_neither_in_text_nor_in_repr_nor_in_errors() -> None:
         ("agentq+sentinel://host", "service's name is missing"),
         ("agentq://host/first", "invalid literal"),
         ("agentq://host?colour=red", "option 'colour' is unknown"),
+        ("agentq://host?ssl_ca_certs=ca.pem", "ssl_ca_certs is for agentq\\+tls://"),
+        ("agentq+tls://host?ssl_cert_reqs=none", "option 'ssl_cert_reqs' is unknown"),
     ],
 )
 def test_a_wrong_url_is_refused_with_its_reason(url: str, why: str) -> None:
