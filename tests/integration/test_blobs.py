@@ -217,7 +217,7 @@ def test_blobs_live_as_long_as_their_run_or_a_dead_letter_of_it(idle: Running) -
     assert swept(idle, days=14) == 0, "dead.keep, and a day"
     assert swept(idle, days=16) == 1
     assert swept(idle, days=90) == 0
-    assert store.client.keys("*blobs:kept*") == []
+    assert store.command("EXISTS", store.keys.blobs_kept(dead.id)) == 0
     assert [len(blobs_of(idle, run.id)) for run in (waiting, dead)] == [1, 0]
     idle.worker()
     assert waiting.result(timeout=WAIT) == LARGE
