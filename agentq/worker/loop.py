@@ -192,7 +192,7 @@ class Loop:
             on_work=self._woken,
             on_cancel=self.hands.cancel_run,
         )
-        self._sweeper = Sweeper(store=self._store, settings=settings)
+        self._sweeper = Sweeper(store=self._store, settings=settings, clock=self._clock)
         self._watch = LoopWatch(loop=self._loop, hands=self.hands)
         self._sidecar = Sidecar(consumer=self, events=self._events, handlers=handlers(self))
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from typing import TYPE_CHECKING
 
 from agentq.errors import BrokerUnavailable
@@ -19,11 +20,12 @@ from agentq.store import calls
 if TYPE_CHECKING:
     from agentq.settings import Settings
     from agentq.store.client import AsyncStore
+    from agentq.timing.deadline import BrokerClock
 
 logger = logging.getLogger(__name__)
 
 EVERY = 0.5
-"""Seconds between two rounds, give or take a half: delayed work is on time within one second."""
+"""Seconds between two rounds, give or take a half; sooner where something is due."""
 
 FEW = 8
 """Workers that sweep at that pace; n times as many each take n times as long..."""
@@ -43,12 +45,26 @@ def pace(workers: int) -> float:
     return EVERY * min(max(1.0, workers / FEW), LONGEST)
 
 
+def wait(workers: int, due_in: float | None, chance: float) -> float:
+    """Return the seconds until the next round: sooner where something is due before it.
+
+    *due_in* is in how many seconds; None: nothing is delayed. *chance* is 0-1: many workers, who
+    all know when it is due, do not sweep at that moment together.
+    """
+    usual = pace(workers) * (0.5 + chance)
+    if due_in is None:
+        return usual
+    behind = _SLACK + chance * EVERY / 4 * max(1.0, workers / FEW)
+    return min(usual, max(due_in, 0.0) + behind)
+
+
 class Sweeper:
     """One per worker process."""
 
-    def __init__(self, *, store: AsyncStore, settings: Settings) -> None:
+    def __init__(self, *, store: AsyncStore, settings: Settings, clock: BrokerClock) -> None:
         """Keep the parts."""
         self._store = store
+        self._clock = clock
         lease_ms = int(settings.worker.lease.total_seconds() * 1000)
         self._keep_ms = int(settings.runs.keep.total_seconds() * 1000)
         self._dead_ms = int(settings.dead.keep.total_seconds() * 1000)
@@ -58,12 +74,14 @@ class Sweeper:
         self._gap_ms = max(lease_ms // 2, 3000)
         self._soon = asyncio.Event()
         self._workers = 0
+        self._due_ms = 0
+        """When the first of what is delayed is due; 0: nothing is."""
 
     async def run(self) -> None:
         """Sweep until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pace(self._workers) * (0.5 + random.random())):  # noqa: S311
+                async with asyncio.timeout(wait(self._workers, self._due_in(), random.random())):  # noqa: S311
                     await self._soon.wait()
             self._soon.clear()
             try:
@@ -72,6 +90,11 @@ class Sweeper:
             except BrokerUnavailable as error:
                 logger.debug("sweeper: %s", error)
 
+    def _due_in(self) -> float | None:
+        if not self._due_ms:
+            return None
+        return (self._due_ms - self._clock.now_ms(time.monotonic())) / 1000
+
     def sweep_after(self, after_ms: int) -> None:
         """Sweep when something that this worker has just delayed is due: a retry starts on time."""
         asyncio.get_running_loop().call_later(after_ms / 1000 + _SLACK, self._soon.set)
@@ -79,6 +102,7 @@ class Sweeper:
     async def round(self) -> bool:
         """Do one round; return whether there is more to do now."""
         prefix = self._store.keys.prefix
+        self._due_ms = 0  # not known, where the broker does not answer
         reaped, promoted = await self._store.pipeline(
             [
                 calls.reap(prefix, self._limit, self._gap_ms, self._keep_ms),
@@ -97,7 +121,7 @@ class Sweeper:
             logger.warning(
                 "worker %s is gone: %d messages handed out again", worker.decode(), count
             )
-        moved, expired, _ = promoted
+        moved, expired, self._due_ms = promoted
         if expired:
             logger.info("%d runs ended behind their deadline", expired)
         return bool(worker) or moved >= MOST

@@ -9,6 +9,7 @@ import pytest
 
 from agentq.settings import Settings
 from agentq.store import calls
+from agentq.timing.deadline import BrokerClock
 from agentq.worker import sweeper
 
 
@@ -17,7 +18,7 @@ class Counting(sweeper.Sweeper):
 
     def __init__(self) -> None:
         store: Any = None
-        super().__init__(store=store, settings=Settings())
+        super().__init__(store=store, settings=Settings(), clock=BrokerClock())
         self.made = asyncio.Event()
 
     async def round(self) -> bool:
@@ -54,6 +55,17 @@ def test_many_workers_sweep_less_often_each_and_no_less_together() -> None:
     assert [sweeper.pace(workers) for workers in (0, 1, 8)] == [0.5] * 3
     assert sweeper.pace(16) == 1.0
     assert sweeper.pace(1000) == 2.0  # were all but one dead, this is what it would cost
+
+
+def test_a_round_is_made_soon_after_the_first_of_what_is_delayed_is_due() -> None:
+    assert sweeper.wait(1, None, 0.5) == sweeper.wait(1, 60.0, 0.5) == 0.5
+    assert 0.1 < sweeper.wait(1, 0.1, 0.5) < 0.2
+    assert 0 < sweeper.wait(1, -5.0, 0.0) < 0.1
+
+
+def test_many_workers_do_not_sweep_together_when_something_is_due() -> None:
+    waits = [sweeper.wait(1000, 0.1, place / 1000) for place in range(1000)]
+    assert sum(one < 0.2 for one in waits) < 20
 
 
 def test_only_a_failure_with_a_pause_is_due_later() -> None:
