@@ -16,14 +16,13 @@ from typing import Any, overload
 
 from celery import Celery, signals
 
-from agentq.broker import joins, pools, routing, serializer
+from agentq.broker import joins, pools, routing, serializer, stock
 from agentq.broker.batched import Batches, ListFunction, one_at_a_time
-from agentq.broker.context import Context
 from agentq.broker.declared import check_function, check_options, duration, refuse_steps
 from agentq.broker.publisher import Publisher
 from agentq.broker.services import Services
 from agentq.broker.step import Step, kind_of
-from agentq.broker.task import Task, run_coroutine
+from agentq.broker.task import Task
 from agentq.clock import DurationLike, parse_duration
 from agentq.errors import BrokerNotConfigured, DefinitionError
 from agentq.settings import Settings, load_settings
@@ -31,7 +30,6 @@ from agentq.store import fail_points, skew
 from agentq.store.address import Address, parse
 from agentq.store.client import Store
 from agentq.store.embedded import default_data_dir, find_running
-from agentq.timing.deadline import BrokerClock, Deadline
 
 signals.worker_process_init.connect(skew.leave_it_to_another)
 
@@ -116,7 +114,7 @@ class CeleryApp(Celery):  # type: ignore[misc]
 
     def run_step(self, task: Task, args: tuple[Any, ...]) -> Any:
         """Run a step under a stock tracer."""
-        return self.aq.run_step(task, args)
+        return stock.run_step(self.aq, task, args)
 
 
 class App:
@@ -341,39 +339,6 @@ class App:
         if header is not None:
             value = joins.shaped(header, joins.by_task(reply))
         return (*args[:place], value, *args[place + 1 :])
-
-    def run_step(self, task: Task, args: tuple[Any, ...]) -> Any:
-        """Run a step with its context and return its checked result as JSON values."""
-        step = task.step
-        assert step is not None  # noqa: S101 -- only steps come here
-        request = task.request
-        ours = getattr(request, "aq", None) or {}
-        context = Context(
-            run_id=ours.get("run", ""),
-            step=step.name,
-            task_id=request.id,
-            attempt=request.retries + 1,
-            worker=request.hostname or "",
-            services=self.services(),
-            embeddings=self.embeddings,
-            clock=BrokerClock(),
-            deadline=Deadline(0),
-        )
-        request.__dict__["_aq_ledger"] = context.ledger
-        result = step.function(*call_arguments(step, context, args))
-        if step.kind == "async":
-            result = run_coroutine(result)
-        return step.plain(result)
-
-
-def call_arguments(step: Step, context: Context, args: Sequence[Any]) -> list[Any]:
-    """Return what the step's function is called with."""
-    result: list[Any] = [context] if step.takes_context else []
-    if step.takes_argument:
-        value = args[0] if args else None
-        result.append(step.decode(value, outcomes=isinstance(value, joins.Outcomes)))
-        result += args[1:]
-    return result
 
 
 def _configuration(settings: Settings) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from celery import states
@@ -41,6 +42,8 @@ UNKNOWN_WIDTH = -1
 UNFENCED = ""
 _FOREVER_MS = 1 << 40
 _FINAL = frozenset({states.SUCCESS, states.FAILURE, states.REVOKED})
+_AFTER_MS = "_aq_after_ms"
+"""On a request: after how long its delivery is to be handed out again."""
 _TRIES = 120
 """How often an ended task's effects are sent anew, a second apart, while the broker is away."""
 
@@ -154,6 +157,17 @@ class Backend(PlainBackend):
         with self._settling(request, states.RETRY):
             return super().mark_as_retry(task_id, exc, traceback, request, **options)
 
+    def ends_again(self, request: Any, after: timedelta) -> bool:
+        """Let the end of a delivery be that it is handed out again, counted as a retry.
+
+        Returns whether it can: not one that was acked before it ran.
+        """
+        stream, _ = self._fence(request)
+        if stream:
+            request.__dict__[outbox.ATTRIBUTE] = Outbox()
+            request.__dict__[_AFTER_MS] = int(after.total_seconds() * 1000)
+        return bool(stream)
+
     def settle(self, request: Any) -> None:
         """End a delivery with what was gathered for *request*; our loop does it itself."""
         box = request.__dict__.pop(outbox.ATTRIBUTE, None)
@@ -186,7 +200,15 @@ class Backend(PlainBackend):
             return
         run = (getattr(request, "aq", None) or {}).get("run", "") if stream else ""
         prefix = self._store.keys.prefix
-        ending = calls.complete(prefix, stream, entry, run, self.app.keep_ms, box.effects)
+        after_ms = getattr(request, "__dict__", {}).pop(_AFTER_MS, None)
+        if after_ms is None:
+            ending = calls.complete(prefix, stream, entry, run, self.app.keep_ms, box.effects)
+        else:
+            _, pool, lane = stream.rsplit(":", 2)
+            ending = calls.fail(
+                prefix, f"{pool}:{lane}", stream, entry,
+                after_ms=after_ms, retry=True, effects=box.effects,
+            )  # fmt: skip
         try:
             for call in (*staging(prefix, box.staged), ending):
                 answer = self.ensure(self._store.call, (call,), max_retries=_TRIES)

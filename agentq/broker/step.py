@@ -7,26 +7,32 @@ from the flow (its argument), after an optional first parameter annotated `Conte
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import orjson
+from celery.exceptions import TaskRevokedError
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from agentq.broker import serializer
 from agentq.broker.declared import asks_for_context
-from agentq.errors import DefinitionError, InvalidArgument, InvalidResult
+from agentq.broker.joins import Outcomes
+from agentq.errors import DefinitionError, InvalidArgument, InvalidResult, RunError
 from agentq.outcome import outcome_of
+
+if TYPE_CHECKING:
+    from agentq.broker.context import Context
 
 Kind = Literal["async", "thread", "cpu"]
 
 _UNTYPED = (Any, list, list[Any])
 """Annotations that say nothing of a fan-in's members: they come as `Ok` and `Err`."""
 
+_LONGEST_BACKOFF = timedelta(minutes=10)
 _SHOWN = 80  # characters of a refused value
 
 
@@ -157,6 +163,29 @@ class Step:
             raise InvalidResult(
                 f"step {self.name!r} returns {_summary(error, 'returned')}"
             ) from error
+
+    def arguments(self, context: Context, args: Sequence[Any]) -> list[Any]:
+        """Return what the function is called with; *args* are the message's, resolved."""
+        result: list[Any] = [context] if self.takes_context else []
+        if self.takes_argument:
+            value = args[0] if args else None
+            result.append(self.decode(value, outcomes=isinstance(value, Outcomes)))
+            result += args[1:]
+        return result
+
+    def again(self, error: Exception, retries: int, *, jitter: float) -> timedelta | None:
+        """Return after how long an attempt that raised *error* is followed by one more.
+
+        Backoff * 2^retries, spread over half to one and a half of it by *jitter* from 0 to 1, behind
+        the `retry_after` of an error that has one: a model server's Retry-After, a full queue's.
+        None: that was the last.
+        """
+        if isinstance(error, RunError | TaskRevokedError) or retries >= self.retries:
+            return None
+        pause = min(self.backoff * 2**retries, _LONGEST_BACKOFF)
+        spread: timedelta = pause * (0.5 + jitter)
+        asked = getattr(error, "retry_after", None)
+        return spread + asked if isinstance(asked, timedelta) else spread
 
     def plain(self, value: Any) -> Any:
         """Return the step's result as JSON values, checked; for Celery's own tracer."""

@@ -95,10 +95,14 @@ class Task(CeleryTask):  # type: ignore[misc]
             with outbox.gathering(request):
                 return super().retry(args, kwargs, exc, throw, **options)
         except Retry:
-            ignored = get_actual_ignore_result(self, request)
-            if ignored and not self.store_errors_even_if_ignored:
-                self.backend.settle(request)  # Celery's tracer will not ask the backend
+            self.settle_ignored()
             raise
+
+    def settle_ignored(self) -> None:
+        """End an attempt whose retry Celery's tracer will not tell the backend of."""
+        ignored = get_actual_ignore_result(self, self.request)
+        if ignored and not self.store_errors_even_if_ignored:
+            self.backend.settle(self.request)
 
     def on_replace(self, sig: Any) -> Any:
         """Do what Celery's does; the replacement is part of this task's completion."""

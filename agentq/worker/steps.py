@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from agentq.broker.app import call_arguments, milliseconds
+from agentq.broker.app import milliseconds
 from agentq.broker.context import Context
 from agentq.clock import format_duration
 from agentq.errors import DeadlineExceeded, StepTimeout
@@ -64,7 +64,7 @@ class StepRunner:
         step = delivery.task.step
         assert step is not None  # noqa: S101 -- as above
         limit = shortest(step.timeout, context.remaining())
-        arguments = call_arguments(step, context, args)
+        arguments = step.arguments(context, args)
         if limit is None and step.kind == "async":
             with CONTAINED:
                 return await step.function(*arguments)

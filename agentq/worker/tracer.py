@@ -22,7 +22,7 @@ from agentq.broker.context import Context
 from agentq.broker.envelope import Malformed
 from agentq.broker.publisher import staging
 from agentq.broker.task import CALLED
-from agentq.errors import BlobMissing, BlobsUnavailable, BrokerUnavailable, RunError
+from agentq.errors import BlobMissing, BlobsUnavailable, BrokerUnavailable
 from agentq.flows.compiler import Place
 from agentq.outcome import Err, text_of
 from agentq.store import calls, effects
@@ -34,8 +34,6 @@ from agentq.worker.requests import Entered, bare_request
 from agentq.worker.steps import RunExpired, StepRunner
 
 logger = logging.getLogger(__name__)
-
-_LONGEST_BACKOFF = timedelta(minutes=10)
 
 
 class Tracer:
@@ -165,9 +163,8 @@ class Tracer:
         ran = time.monotonic() - began
         started_ms = self._parts.clock.now_ms(began)
         delivery.outbox.clear()
-        retryable = not isinstance(error, RunError | TaskRevokedError)
-        if retryable and delivery.retries < step.retries:
-            after = self._pause(error, step.backoff, delivery.retries)
+        after = step.again(error, delivery.retries, jitter=self._parts.jitter())
+        if after is not None:
             self._note(delivery, context, "retry", started_ms, ran, error, after)
             self._parts.events.retried(delivery, error)
             logger.warning(
@@ -184,16 +181,6 @@ class Tracer:
         delivery.outbox.effects.append(self._failure(delivery, error))
         self._parts.events.failed(delivery, error)
         return None
-
-    def _pause(self, error: Exception, base: timedelta, retries: int) -> timedelta:
-        """Return base * 2^retries, spread over half to one and a half of it.
-
-        It begins behind the `retry_after` of an error that has one: a model server's Retry-After, a
-        full queue's.
-        """
-        pause: timedelta = min(base * 2**retries, _LONGEST_BACKOFF) * (0.5 + self._parts.jitter())
-        asked = getattr(error, "retry_after", None)
-        return pause + asked if isinstance(asked, timedelta) else pause
 
     def _note(  # noqa: PLR0913, PLR0917 -- the fields of a timeline's entry
         self,

@@ -95,6 +95,14 @@ def test_nested_fan_outs_join_inside_out_under_prefork_too(url: str, ledger: Led
     assert set(ledger.counts("cell ").values()) == {1}
 
 
+def test_a_step_is_tried_again_under_prefork_too(url: str, ledger: Ledger) -> None:
+    with running("tests.support.apps.flows", url, ledger) as stock:
+        stock.worker(options=(*BOTH_POOLS, "-P", "prefork", "-c", "2"))
+        assert result(stock, "retried", 2) == 3
+        assert failure(stock, "retried", 9).message == "attempt 4"
+    assert [line.split()[2] for line in ledger.lines("flaky")] == [*"123", *"1234"]
+
+
 def test_a_wide_nested_fan_out_runs_each_member_once(flows: Running) -> None:
     handle = run(flows, "grid", 41)
     assert len(handle.result(timeout=20).split(";")) == 41
