@@ -176,9 +176,9 @@ class Step:
     def again(self, error: Exception, retries: int, *, jitter: float) -> timedelta | None:
         """Return after how long an attempt that raised *error* is followed by one more.
 
-        Backoff * 2^retries, spread over half to one and a half of it by *jitter* from 0 to 1, behind
-        the `retry_after` of an error that has one: a model server's Retry-After, a full queue's.
-        None: that was the last.
+        Backoff * 2^retries, spread over half to one and a half of it by *jitter* from 0 to 1. It
+        begins behind the `retry_after` of an error that has one: a model server's Retry-After, a
+        full queue's. None: that was the last.
         """
         if isinstance(error, RunError | TaskRevokedError) or retries >= self.retries:
             return None
