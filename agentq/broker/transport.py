@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from celery import current_app
 from kombu import Connection
+from kombu.exceptions import OperationalError
 from kombu.transport import redis as kombu_redis
 
 from agentq.broker.channel import Channel
@@ -31,6 +32,7 @@ class Transport(kombu_redis.Transport):  # type: ignore[misc]
     implements = kombu_redis.Transport.implements.extend(batch_publish=False)
     connection_errors: ClassVar[tuple[type[BaseException], ...]] = (
         *kombu_redis.Transport.connection_errors, BrokerUnavailable,
+        OperationalError,  # what kombu has made of one already: else it ends a worker in its start
     )  # fmt: skip
 
     def __init__(self, client: Connection, **options: Any) -> None:
