@@ -56,11 +56,7 @@ from agentq.store.client import Store
 logger = logging.getLogger(__name__)
 
 _REPLY_TTL_MS = 60_000
-_PARK_MS = 2_000
-"""How long a message rests whose task this worker lacks: in an upgrade another one has it."""
-
-_UNLIMITED = 16
-"""Messages fetched at a time where the consumer sets no prefetch."""
+_UNLIMITED = 16  # messages fetched at a time where the consumer sets no prefetch
 
 _SELECTION = InOrder(routing.LANES)
 
@@ -96,6 +92,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         self._asked: tuple[str, int] = ("", 0)
         self._turns: Counter[str] = Counter()
         self._to_ask: deque[str] = deque()
+        self._moment = 0.0  # seconds to let others go first
         self._unacked: set[str] = set()
         self._keeper: LeaseKeeper | None = None
         super().__init__(connection, **options)
@@ -176,7 +173,8 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         streams = self._streams()
         while self._to_ask and self._to_ask[0] not in streams:  # cancelled meanwhile
             self._to_ask.popleft()
-        call = self._fetch(self._to_ask.popleft()) if self._to_ask else self._wait(streams)
+        asks = self._to_ask and not self._moment
+        call = self._fetch(self._to_ask.popleft()) if asks else self._wait(streams)
         self._in_poll = self.client.connection
         self._brpop_sent_at = monotonic()
         self.client.connection.send_command(*call)
@@ -186,13 +184,14 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         self.asking, self._asked = True, (queue, room)
         self._turns[queue] += 1
         quotas = _SELECTION.quotas(room, self._turns[queue])
-        return calls.fetch(self.prefix, self.keeper.name, queue, room, self.qos.used, quotas)
+        return calls.fetch(self.prefix, self.keeper.name, queue, room, self.qos.load, quotas)
 
     def _wait(self, streams: list[str]) -> calls.Call:
         keys = [self.store.keys.reply(queue) for queue in self.active_queues if is_reply(queue)]
         if streams:
             keys.insert(0, self.store.keys.wake(self.keeper.name))
-        return ("BLPOP", *keys, str(self.terms.wait_s))
+        seconds, self._moment = self._moment or self.terms.wait_s, 0.0
+        return ("BLPOP", *keys, str(seconds))
 
     def _brpop_read(self, **_: Any) -> bool:
         """Take the answer to what was asked."""
@@ -266,21 +265,23 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         lane = f"{fence.pool}:{fence.lane}"
         return calls.fail(self.prefix, lane, fence.stream, fence.entry, after_ms=0, retry=False)
 
-    def _park(self, fence: Fence, lacking: str) -> None:
+    def _park(self, fence: Fence, id_: str, lacking: str) -> None:
         logger.warning("no %s here: handed back", lacking)
+        parking = self.keeper.parking
         call = calls.park(
             self.prefix, f"{fence.pool}:{fence.lane}", fence.stream, fence.entry,
-            after_ms=_PARK_MS, name=lacking, limit_ms=self.terms.park_ms,
+            after_ms=parking.after_ms(id_.encode()), name=lacking, limit_ms=self.terms.park_ms,
             keep_ms=self.terms.keep_ms,
         )  # fmt: skip
         self.keeper.hand_back(call)
+        self._moment = parking.moment
 
     def _hand_in(self, queue: str, verdict: Verdict) -> None:
         match verdict:
             case Received(fence, payload) if not worker_app.knows(payload["headers"]["task"]):
-                self._park(fence, f"task {payload['headers']['task']}")
-            case Unknown(fence, lacking):
-                self._park(fence, lacking)
+                self._park(fence, payload["letter"].id, f"task {payload['headers']['task']}")
+            case Unknown(fence, id_, lacking):
+                self._park(fence, id_, lacking)
             case Received(fence, payload):
                 self._deliver_checked(queue, fence, payload)
             case Exhausted(fence, payload, attempts):
@@ -311,7 +312,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
     def _get(self, queue: str) -> dict[str, Any]:
         """Take one message, for `basic_get`."""
         quotas = tuple(arg for lane in routing.LANES for arg in (lane, 1))
-        call = calls.fetch(self.prefix, self.keeper.name, queue, 1, self.qos.used, quotas)
+        call = calls.fetch(self.prefix, self.keeper.name, queue, 1, self.qos.load, quotas)
         now_ms, entries = self.store.call(call)
         for entry in entries or ():
             verdict = judge(entry, pool=queue, now_ms=now_ms, terms=self.terms)

@@ -25,6 +25,7 @@ from weakref import WeakSet
 
 import orjson
 
+from agentq.broker.parking import Parking
 from agentq.broker.terms import Terms
 from agentq.clock import wall_ms
 from agentq.errors import BrokerUnavailable, FunctionsMissing
@@ -60,6 +61,7 @@ class LeaseKeeper:
         self.name = _new_name()
         self.pools: set[str] = set()
         """The queues this process consumes, for its report."""
+        self.parking = Parking()
         self._store = store
         self._terms = terms
         self._prefix = store.keys.prefix

@@ -29,9 +29,10 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         return default if room is None else int(room)
 
     @property
-    def used(self) -> int:
-        """Return how many messages are held."""
-        return len(self._delivered) - len(self._dirty)
+    def load(self) -> int:
+        """Return by what idle workers are ordered: the least is woken first."""
+        used = len(self._delivered) - len(self._dirty)
+        return self.channel.keeper.parking.load(used)  # type: ignore[no-any-return]
 
     @property
     def asking(self) -> bool:

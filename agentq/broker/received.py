@@ -121,6 +121,7 @@ class Unknown:
     """A message for a worker that knows more."""
 
     fence: Fence
+    id: str
     lacking: str
 
 
@@ -145,7 +146,7 @@ def judge(entry: list[Any], *, pool: str, now_ms: int, terms: Terms) -> Verdict:
         envelope.check_size(letter.headers, letter.body, terms.max_payload)
         payload = _payload(envelope.unpack(letter.headers), fence, letter)
     except Newer as error:
-        return Unknown(fence, str(error))
+        return Unknown(fence, letter.id, str(error))
     except (Malformed, RecursionError) as error:
         return Unreadable(fence, str(error), letter)
     if attempts >= terms.delivery_limit:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state as worker_state
 
 from agentq.broker.app import milliseconds
+from agentq.broker.parking import Parking
 from agentq.errors import BlobsUnavailable, BrokerUnavailable
 from agentq.store import calls
 from agentq.worker.delivery import Delivery, Settled, Unknown, judge
-from agentq.worker.parking import Parking
 from agentq.worker.suspects import DiedAlone, NotBegun
 from agentq.worker.tracer import Tracer, is_async
 

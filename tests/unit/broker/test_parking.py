@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentq.worker.parking import BEHIND, FIRST_MS, KEPT, LONGEST_MS, MOMENT_S, Parking
+from agentq.broker.parking import BEHIND, FIRST_MS, KEPT, LONGEST_MS, MOMENT_S, Parking
 
 
 def test_each_refusal_of_a_message_doubles_its_wait_up_to_a_limit() -> None:
