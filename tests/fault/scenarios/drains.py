@@ -14,14 +14,15 @@ RUNNING = 2
 """Of a worker for drains; what else it has fetched waits."""
 
 
-def told_to_go(trials: int, *, kind: str, seconds: float = 2.0) -> list[Row]:
+def told_to_go(trials: int, *, kind: str, seconds: float) -> list[Row]:
     """SIGTERM a worker with tasks running and others waiting, beside one that has room."""
     slowest = 0.0
     with ground(lease=LEASE_S, WORKER__DRAIN_TIMEOUT="30s") as here:
         for _ in range(trials):
             leaving = _busy(here, kind, seconds)
-            waiting = _unstarted(here)
-            staying = here.worker(kind)
+            staying = here.worker(kind, slots=8)
+            begun = {line.task for line in here.lines("begin ")}
+            waiting = here.in_hands(leaving) - begun
             leaving.send(signal.SIGTERM)
             began = now()
             slowest = max(slowest, here.again_after(began, waiting))
@@ -38,8 +39,8 @@ def killed_while_draining(trials: int, *, kind: str, after: float) -> list[Row]:
     slowest = 0.0
     with ground(lease=LEASE_S, WORKER__DRAIN_TIMEOUT="60s") as here:
         for _ in range(trials):
-            leaving = _busy(here, kind, after + 3)
-            staying = here.worker(kind)
+            leaving = _busy(here, kind, after + 8)
+            staying = here.worker(kind, slots=8)
             leaving.send(signal.SIGTERM)
             told = now()
             wait_until(lambda told=told: now() > told + after, "time to be killed", after + 5)  # type: ignore[misc]
@@ -60,11 +61,6 @@ def _busy(here: Ground, kind: str, seconds: float) -> WorkerProcess:
     here.send(RUNNING + 4, seconds)
     here.until("begin", before + RUNNING)
     return worker
-
-
-def _unstarted(here: Ground) -> set[str]:
-    begun = {line.label for line in here.lines("begin ")}
-    return here.labels() - begun
 
 
 def cancelled(trials: int, *, kind: str, width: int = 20) -> list[Row]:

@@ -68,15 +68,16 @@ class Ground:
         """Label and task id of each."""
         self._runs: list[tuple[RunHandle, str, int]] = []
         self._explained: Counter[str] = Counter()
-        self._workers = 0
+        self._workers: list[WorkerProcess] = []
 
     # -- what runs ----------------------------------------------------------------------------------
 
     def worker(self, kind: str = "ours", *, slots: int = 0) -> WorkerProcess:
         """Start a worker; it ends with the scenario. *slots*: what runs at once, 0 the usual."""
-        self._workers += 1
         options = (*KINDS[kind], "-c", str(slots or SLOTS[kind]))
-        return self.running.worker(f"{kind}{self._workers}", options=options)
+        worker = self.running.worker(f"{kind}{len(self._workers)}", options=options)
+        self._workers.append(worker)
+        return worker
 
     def send(self, count: int, seconds: float = 0.05, **options: Any) -> list[str]:
         """Enqueue *count* tasks; return their labels, which are their ids."""
@@ -184,10 +185,6 @@ class Ground:
         """Say that a task was delivered once more than it was enqueued."""
         self._explained[task_id] += 1
 
-    def labels(self) -> set[str]:
-        """Return the labels of all tasks enqueued so far."""
-        return {label for label, _ in self._tasks}
-
     def bodies(self) -> list[str]:
         """Return the label of each beginning of a chord's or a run's body."""
         return [x.label for x in self.lines("begin ") if x.label.endswith(".body")]
@@ -218,10 +215,17 @@ class Ground:
         assert self.server.keys_left(self.cell) == [], "keys without a time to live"
         wait_until(
             lambda: self.redis.zcard(self.keys.workers()) == workers,
-            lambda: f"{workers} leases: {self.redis.zrange(self.keys.workers(), 0, -1)}", 30,
-        )  # fmt: skip
+            lambda: (
+                f"{workers} leases: {self.redis.zrange(self.keys.workers(), 0, -1)}{self._ended()}"
+            ),
+            30,
+        )
         assert self._open_joins() == [], "fan-ins that still wait"
         return counted
+
+    def _ended(self) -> str:
+        """Return the last words of the workers that do not live, for whoever reads a failure."""
+        return "".join(f"\n{w.log()[-2000:]}" for w in self._workers if not w.alive())
 
     def _lost(self) -> int:
         ended = {line.label for line in self.lines("end ")}

@@ -27,7 +27,7 @@ def unknown(trials: int, *, kind: str, tasks: int = 20) -> list[Row]:
                 assert here.lines() == [] or trials > 1
                 newer = here.worker(kind)
                 wait_until(lambda: not here.waiting(), lambda: f"{here.waiting()}", 60)
-                assert older.alive()
+                assert older.alive(), older.log()[-3000:]
                 assert older.stop() == newer.stop() == 0
         lost, doubled = here.ended(workers=0)
     what = f"tasks and flows unknown to a worker, {kind}"
