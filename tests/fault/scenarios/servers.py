@@ -23,8 +23,6 @@ from tests.support.waiting import wait_until
 RESUMES_WITHIN_S = 5.0
 
 _PTRACE = "this system does not let strace attach"
-_BEFORE_THE_CUT_S = 3.0
-"""How long a producer submits before the power goes."""
 
 
 def restarted(
@@ -164,12 +162,12 @@ class Cut:
     """How long before the cut the oldest of them was accepted."""
 
 
-def power_cut(trials: int, *, appendfsync: AppendFsync) -> list[Row]:
-    """Submit, cut the power (the file keeps what had been synced), and look what is still there."""
+def power_cut(trials: int, *, appendfsync: AppendFsync, seconds: float = 3.0) -> list[Row]:
+    """Submit for a while, cut the power (the file keeps what had been synced), and look what is still there."""
     what = f"power cut, appendfsync {appendfsync}"
     if not _traceable():
         return [Row(5, what, 0, 0, 0, None, _PTRACE)]
-    cuts = [_cut_power(appendfsync) for _ in range(trials)]
+    cuts = [_cut_power(appendfsync, seconds) for _ in range(trials)]
     gone = sum(cut.gone for cut in cuts)
     accepted = sum(cut.accepted for cut in cuts)
     note = f"{gone} of {accepted} accepted gone"
@@ -179,12 +177,12 @@ def power_cut(trials: int, *, appendfsync: AppendFsync) -> list[Row]:
     return [Row(5, what, trials, 0 if by_design else gone, 0, None, note)]
 
 
-def _cut_power(appendfsync: AppendFsync) -> Cut:
+def _cut_power(appendfsync: AppendFsync, seconds: float) -> Cut:
     with ground(appendfsync=appendfsync) as here:
         [file] = here.server.embedded.data_dir.glob("appendonlydir/*.incr.aof")
         with _strace(here.server, "-e", "trace=fdatasync,fsync,write", "-y") as log:
             before = file.stat().st_size
-            accepted = _submitted_for(here, _BEFORE_THE_CUT_S)
+            accepted = _submitted_for(here, seconds)
             here.server.kill()
             cut = now()
         os.truncate(file, before + _synced(log, file.name))
