@@ -47,7 +47,7 @@ def killed_at_the_count(trials: int, *, kind: str, whom: Whom) -> list[Row]:
             wait_until(lambda trial=trial: len(here.lines("died ")) > trial, "it dies")  # type: ignore[misc]
             died = here.lines("died ")[-1]
             if whom == "worker":
-                wait_until(lambda gone=worker: not gone.alive(), "the worker is gone")
+                worker.wait_ended()
                 here.hit(worker)
                 worker = here.worker(kind)
             else:

@@ -13,6 +13,7 @@ from celery import chord, group
 from agentq.errors import BrokerUnavailable, QueueFull
 from tests.fault.scenarios.ground import Ground, ground
 from tests.fault.scenarios.row import Row
+from tests.fault.scenarios.servers import LEASE_S
 
 _MEMBERS = 80
 _PADDING = "x" * 100_000
@@ -80,7 +81,7 @@ def _refused(submit: Callable[[], None]) -> None:
 def worker_at_work(trials: int, *, kind: str, seconds: float) -> list[Row]:
     """Take all memory away while runs go on: they end, and new ones are refused."""
     slowest = 0.0
-    with ground(lease=2.0) as here:
+    with ground(lease=LEASE_S) as here:
         worker = here.worker(kind)
         for _ in range(trials):
             ended = len(here.lines("end "))
@@ -101,7 +102,7 @@ def worker_at_work(trials: int, *, kind: str, seconds: float) -> list[Row]:
 
 def fetch(trials: int, *, kind: str, tasks: int = 40) -> list[Row]:
     """Start a worker on a server that is full, and let it take what waits there."""
-    with ground(lease=2.0) as here:
+    with ground(lease=LEASE_S) as here:
         for _ in range(trials):
             ended = len(here.lines("end "))
             here.send(tasks, 0.01)

@@ -210,8 +210,12 @@ class Ground:
 
         workers: how many live, whose leases are the only ones that may be left.
         """
-        wait_until(lambda: not self.waiting(), lambda: f"done: {self.waiting()}", within)
-        counted = self._lost(), self._doubled()
+        # Twice: what moves from one queue to another may pass behind a look.
+        done = lambda: not self.waiting() and not self.waiting()  # noqa: E731
+        wait_until(done, lambda: f"done: {self.waiting()}", within)
+        lost, doubled = self._lost(), self._doubled()
+        if lost or doubled:
+            self._tell(lost, doubled)
         assert self.server.keys_left(self.cell) == [], "keys without a time to live"
         wait_until(
             lambda: self.redis.zcard(self.keys.workers()) == workers,
@@ -221,19 +225,19 @@ class Ground:
             30,
         )
         assert self._open_joins() == [], "fan-ins that still wait"
-        return counted
+        return len(lost), len(doubled)
 
     def _ended(self) -> str:
         """Return the last words of the workers that do not live, for whoever reads a failure."""
         return "".join(f"\n{w.log()[-2000:]}" for w in self._workers if not w.alive())
 
-    def _lost(self) -> int:
+    def _lost(self) -> list[str]:
         ended = {line.label for line in self.lines("end ")}
-        lost = sum(label not in ended or self.stored(x) is None for label, x in self._tasks)
+        lost = [label for label, x in self._tasks if label not in ended or self.stored(x) is None]
         for handle, prefix, width in self._runs:
             found = handle.result(timeout=1) if handle.status().state == "done" else []
-            lost += len({f"{prefix}.{number}" for number in range(width)} - set(found))
-            lost += sum(f"{prefix}.{part}" not in ended for part in ("plan", "body"))
+            lost += sorted({f"{prefix}.{number}" for number in range(width)} - set(found))
+            lost += [x for x in (f"{prefix}.plan", f"{prefix}.body") if x not in ended]
         return lost
 
     def stored(self, task_id: str) -> Any:
@@ -242,13 +246,25 @@ class Ground:
         found = orjson.loads(document) if document else {}
         return found["result"] if found.get("status") == "SUCCESS" else None
 
-    def _doubled(self) -> int:
+    def _doubled(self) -> list[str]:
         begun = self.lines("begin ")
         explained: Counter[str] = Counter()
         for label, task in {(line.label, line.task) for line in begun}:
             explained[label] += self._explained[task]
         times = Counter(line.label for line in begun)
-        return sum(max(0, n - 1 - explained[label]) for label, n in times.items())
+        return list((times - explained - Counter(list(times))).elements())
+
+    def _tell(self, lost: list[str], doubled: list[str]) -> None:
+        """Print what the ledger and the dead letters have of what went wrong."""
+        letters = [fields for _, fields in self.redis.xrange(self.keys.dead())]
+        print(f"lost {lost}; doubled {doubled}; dead letters {letters}")
+        wrong = {*lost, *doubled}
+        for line in self.lines():
+            if line.label in wrong:
+                print(line)
+        for handle, prefix, _ in self._runs:
+            if wrong & {f"{prefix}.plan", f"{prefix}.body"}:
+                print(handle.status(), list(handle.events())[-3:])
 
     def _open_joins(self) -> list[str]:
         match = self.keys.prefix.replace("{", "[{]") + "join:*"

@@ -85,7 +85,7 @@ def busy_workers(trials: int, *, kind: str) -> list[Row]:
     """Kill one of two workers again and again, at random moments, each in the middle of runs."""
     chance = random.Random(_SEED)  # noqa: S311 -- a seed repeats a failure
     slowest = 0.0
-    with ground(lease=1.0) as here:
+    with ground(lease=LEASE_S) as here:
         workers = [here.worker(kind), here.worker(kind)]
         for kill in range(trials):
             here.submit(30, 0.1)

@@ -12,6 +12,7 @@ from uuid import uuid4
 from agentq.errors import BrokerUnavailable
 from tests.fault.scenarios.ground import Ground, ground, now, on_server
 from tests.fault.scenarios.row import Row
+from tests.fault.scenarios.servers import LEASE_S
 from tests.support.proxy import Proxy, proxy_to
 from tests.support.redis_server import private_server
 from tests.support.waiting import wait_until
@@ -50,7 +51,7 @@ def eventually(ask: Callable[[], T]) -> T:
 def killed(trials: int, *, kind: str) -> list[Row]:
     """Kill all clients of the server, again and again, while runs are submitted and go on."""
     slowest = 0.0
-    with ground(lease=2.0) as here:
+    with ground(lease=LEASE_S) as here:
         workers = [here.worker(kind), here.worker(kind)]
         for trial in range(trials):
             ended = len(here.lines("end "))
@@ -98,7 +99,7 @@ def publish_reply_lost(trials: int) -> list[Row]:
 def black_hole(trials: int, *, seconds: float, kind: str) -> list[Row]:
     """Pass nothing on for a while, and cut all links at the end of it."""
     slowest = 0.0
-    with linked(lease=1.0, BROKER__TIMEOUT="2s") as (here, link):
+    with linked(lease=LEASE_S, BROKER__TIMEOUT="2s") as (here, link):
         workers = [here.worker(kind), here.worker(kind)]
         for _ in range(trials):
             begun = len(here.lines("begin "))
@@ -127,7 +128,7 @@ def black_hole(trials: int, *, seconds: float, kind: str) -> list[Row]:
 def reply_lost(trials: int, *, function: str, kind: str) -> list[Row]:
     """Cut a worker's links before it reads the reply to a fetch or a completion."""
     slowest = 0.0
-    with linked(lease=2.0) as (here, link):
+    with linked(lease=LEASE_S) as (here, link):
         worker = here.worker(kind)
         for _ in range(trials):
             lost_before = link.lost
@@ -139,6 +140,6 @@ def reply_lost(trials: int, *, function: str, kind: str) -> list[Row]:
             slowest = max(slowest, here.again_after(began, labels))
         assert worker.alive()
         lost, doubled = here.ended(workers=1)
-    note = f"{link.lost} replies lost, lease 2 s"
+    note = f"{link.lost} replies lost, lease {LEASE_S:g} s"
     what = f"link cut before the reply to {function} is read, {kind}"
     return [Row(27, what, trials, lost, doubled, slowest, note)]

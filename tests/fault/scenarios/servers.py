@@ -22,6 +22,9 @@ from tests.support.waiting import wait_until
 
 RESUMES_WITHIN_S = 5.0
 
+LEASE_S = 5.0
+"""Long enough that no live process of a busy machine loses one: nothing may begin twice here."""
+
 _PTRACE = "this system does not let strace attach"
 
 
@@ -30,7 +33,7 @@ def restarted(
 ) -> list[Row]:  # fmt: skip
     """End the server, by SIGKILL and in order in turns, in the middle of runs; start it again."""
     slowest = 0.0
-    with ground(lease=2.0, appendfsync=appendfsync) as here:
+    with ground(lease=LEASE_S, appendfsync=appendfsync) as here:
         workers = [here.worker(kind), here.worker(kind)]
         for trial in range(trials):
             ended = len(here.lines("end "))
@@ -55,7 +58,7 @@ def disk_error(trials: int) -> list[Row]:
     if not _traceable():
         return [Row(26, "disk error on fsync", 0, 0, 0, None, _PTRACE)]
     slowest = 0.0
-    with ground(lease=2.0) as here:
+    with ground(lease=LEASE_S) as here:
         workers = [here.worker(), here.worker()]
         for _ in range(trials):
             ended = len(here.lines("end "))
@@ -101,7 +104,7 @@ def away(
 ) -> list[Row]:
     """Let the server stand still while runs go on and a producer submits with a key."""
     slowest = waited = 0.0
-    with ground(lease=2.0, BROKER__TIMEOUT=f"{timeout:g}s") as here:
+    with ground(lease=LEASE_S, BROKER__TIMEOUT=f"{timeout:g}s") as here:
         workers = [here.worker(), here.worker("prefork")]
         for trial in range(trials):
             ended = len(here.lines("end "))
