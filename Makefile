@@ -1,6 +1,7 @@
 # make                      this list
 # make demo [ARGS=--once]   the worked example, everything included
 # make test [ARGS=...]      all tests
+# make fault [ARGS=...]     the fault matrix in its long form, about an hour (--row 4, --times 3, --server redis)
 # make check                lint, format, types, import contracts
 # make bench [ARGS=...]     plain Celery beside agentq on this machine
 #
@@ -13,7 +14,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test fault check bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -24,6 +25,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest -q $(ARGS)
+
+fault: $(STAMP)
+	@$(BIN)/python -m tests.fault $(ARGS)
 
 check: $(STAMP)
 	@$(BIN)/ruff check .

@@ -191,32 +191,19 @@ class Ground:
 
     # -- the end ------------------------------------------------------------------------------------
 
-    def waiting(self) -> dict[str, int]:
-        """Return what is not ended yet, by the key that holds it."""
-        found = self.server.streams(self.cell)
-        prefix = self.keys.prefix
-        for name in ("delayed", "delayed:m", "parked", "due"):
-            kind = self.redis.type(prefix + name)
-            if kind != b"none":
-                count = self.redis.zcard if kind == b"zset" else self.redis.hlen
-                found[name] = count(prefix + name)
-        for pattern in ("open:*", "group:*", "aside:*"):
-            match = prefix.replace("{", "[{]") + pattern
-            found |= {key.decode(): 1 for key in self.redis.scan_iter(match=match, count=1000)}
-        return found
+    def waiting(self) -> list[str]:
+        """Return the keys of what is not ended yet, and those that lack a time to live."""
+        return self.server.left(self.cell)
 
     def ended(self, workers: int, within: float = _ENDING_S) -> tuple[int, int]:
         """Wait until all is done, hold the end rule; return how much was lost and doubled.
 
         workers: how many live, whose leases are the only ones that may be left.
         """
-        # Twice: what moves from one queue to another may pass behind a look.
-        done = lambda: not self.waiting() and not self.waiting()  # noqa: E731
-        wait_until(done, lambda: f"done: {self.waiting()}", within)
+        wait_until(lambda: not self.waiting(), lambda: f"done: {self.waiting()}", within)
         lost, doubled = self._lost(), self._doubled()
         if lost or doubled:
             self._tell(lost, doubled)
-        assert self.server.keys_left(self.cell) == [], "keys without a time to live"
         wait_until(
             lambda: self.redis.zcard(self.keys.workers()) == workers,
             lambda: (

@@ -39,7 +39,7 @@ def frozen(trials: int, *, kind: str) -> list[Row]:
             try:
                 held = here.hit(victim)
                 slowest = max(slowest, here.again_after(now(), held))
-                wait_until(lambda: not here.server.streams(here.cell), "all end elsewhere", 40)
+                wait_until(lambda: not here.waiting(), "all end elsewhere", 40)
             finally:
                 os.killpg(victim.pid, signal.SIGCONT)
             here.answers()
@@ -72,7 +72,7 @@ def gil_held(trials: int, *, seconds: float) -> list[Row]:
         assert all(worker.alive() for worker in workers)
         lost, doubled = here.ended(workers=2)
     note = f"its neighbours ended elsewhere; lease {LEASE_S:g} s"
-    return [Row(29, f"GIL held for {seconds:g} s", trials, lost, doubled, slowest, note)]
+    return [Row(34, f"GIL held for {seconds:g} s", trials, lost, doubled, slowest, note)]
 
 
 def _letters_for(seconds: float) -> int:

@@ -142,4 +142,4 @@ def reply_lost(trials: int, *, function: str, kind: str) -> list[Row]:
         lost, doubled = here.ended(workers=1)
     note = f"{link.lost} replies lost, lease {LEASE_S:g} s"
     what = f"link cut before the reply to {function} is read, {kind}"
-    return [Row(27, what, trials, lost, doubled, slowest, note)]
+    return [Row(31, what, trials, lost, doubled, slowest, note)]

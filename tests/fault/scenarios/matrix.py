@@ -3,8 +3,9 @@
 Numbers up to 26 are the rows of the table that plain Celery was measured by; from 27 on there is
 what that table lacks:
 
-    27  a link cut before a reply is read        28  a server stopped for many leases
-    29  the GIL held for longer than a lease
+    27, 28, 30  store calls that fail by seed       29  half of a fleet dies under load
+    31  a link cut before a reply is read           32  a server stopped for many leases
+    33  a crash at each call of each function       34  the GIL held for longer than a lease
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from functools import partial
 from typing import Any
 
 from tests.fault.scenarios import (
+    avalanche,
     chords,
+    crash_points,
     drains,
     elsewhere,
     full,
@@ -24,6 +27,7 @@ from tests.fault.scenarios import (
     links,
     messages,
     servers,
+    store_faults,
     versions,
 )
 from tests.fault.scenarios.row import Row
@@ -55,6 +59,11 @@ def _scenario(
     return Scenario(number, name, partial(run, **options), times, once)
 
 
+def _full(number: int, run: Callable[[], list[Row]]) -> Scenario:
+    """Return a scenario that has one form, and a test of its own for the short one."""
+    return Scenario(number, run.__name__, lambda _: run(), 1, None)
+
+
 def _tested(number: int, fault: str, *which: str) -> Scenario:
     run = partial(elsewhere.tests, number=number, fault=fault, which=which)
     return Scenario(number, fault, run, 1, None)
@@ -82,6 +91,7 @@ MATRIX = (
     _scenario(10, chords.killed_at_the_count, 50, kind="prefork", whom="child", short={}),
     _scenario(10, chords.killed_at_the_count, 10, kind="prefork", whom="worker"),
     _scenario(10, chords.killed_at_the_count, 50, kind="ours", whom="worker"),
+    _scenario(10, crash_points.run, 5),
     _scenario(11, chords.delivered_twice, 10, kind="ours", short={}),
     _scenario(11, chords.delivered_twice, 10, kind="prefork"),
     _scenario(12, leases.long_steps, 3, kind="ours", leases=20),
@@ -116,11 +126,14 @@ MATRIX = (
     _scenario(25, versions.unknown, 2, kind="ours", short={"tasks": 3}),
     _scenario(25, versions.unknown, 2, kind="prefork"),
     _scenario(26, servers.disk_error, 5, short={}),
-    _scenario(27, links.reply_lost, 20, function="fetch", kind="ours", short={}),
-    _scenario(27, links.reply_lost, 20, function="fetch", kind="prefork", short={}),
-    _scenario(27, links.reply_lost, 20, function="complete", kind="ours", short={}),
-    _scenario(27, links.reply_lost, 20, function="complete", kind="prefork"),
-    _scenario(28, servers.stopped_for_leases, 1, seconds=60.0, short={"seconds": 3.5}),
-    _scenario(29, leases.gil_held, 5, seconds=5.0, short={"seconds": 3.0}),
+    _full(27, store_faults.seeded),
+    _full(29, avalanche.halved),
+    _scenario(31, links.reply_lost, 20, function="fetch", kind="ours", short={}),
+    _scenario(31, links.reply_lost, 20, function="fetch", kind="prefork", short={}),
+    _scenario(31, links.reply_lost, 20, function="complete", kind="ours", short={}),
+    _scenario(31, links.reply_lost, 20, function="complete", kind="prefork"),
+    _scenario(32, servers.stopped_for_leases, 1, seconds=60.0, short={"seconds": 3.5}),
+    _full(33, crash_points.run_functions),
+    _scenario(34, leases.gil_held, 5, seconds=5.0, short={"seconds": 3.0}),
 )  # fmt: skip
 """In the order of the table."""

@@ -149,7 +149,7 @@ def stopped_for_leases(trials: int, *, seconds: float, lease: float = 1.0) -> li
         assert all(worker.alive() for worker in workers)
         lost, doubled = here.ended(workers=2)
     note = f"lease {lease:g} s; no step started again"
-    return [Row(28, f"Redis stopped for {seconds:g} s", trials, lost, doubled, None, note)]
+    return [Row(32, f"Redis stopped for {seconds:g} s", trials, lost, doubled, None, note)]
 
 
 # -- power ---------------------------------------------------------------------------------------------
