@@ -24,7 +24,8 @@ def main(arguments: Sequence[str]) -> int:
     """Try what was chosen; print each row as it is there."""
     chosen = _parsed(arguments)
     if chosen.server:
-        os.environ["AGENTQ_TEST_SERVER"] = chosen.server  # read when the scenarios are imported
+        os.environ["AGENTQ_TEST_SERVER"] = chosen.server
+    import tests.support.redis_server  # noqa: F401 -- takes the choice out of the environment
     from tests.fault.scenarios.matrix import MATRIX
 
     if not chosen.json:

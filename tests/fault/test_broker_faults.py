@@ -67,33 +67,6 @@ def assert_whole(handle: RunHandle, ledger: Ledger, width: int = WIDTH) -> None:
     assert len(done) == len(set(done)) == width + 2
 
 
-@pytest.mark.parametrize("how", ["restart", "kill"])
-def test_a_run_survives_its_brokers_restart(
-    app: Running, breakable_server: Server, ledger: Ledger, how: str
-) -> None:
-    handle = submit(app, "fan", WIDTH)
-    until_ended(ledger, 12)
-    if how == "kill":
-        breakable_server.kill()
-        breakable_server.start()
-    else:
-        breakable_server.restart()
-    assert_whole(handle, ledger)
-    assert eventually(lambda: submit(app, "one", 7)).result(timeout=5) == 7
-
-
-def test_cut_connections_lose_and_double_nothing(
-    app: Running, breakable_server: Server, ledger: Ledger
-) -> None:
-    handle = submit(app, "fan", WIDTH)
-    for members in (6, 18, 30, 42):
-        until_ended(ledger, members)
-        breakable_server.client.client_kill_filter(skipme=True)
-    assert_whole(handle, ledger)
-    ended = [line.split()[1] for line in ledger.lines("end ")]
-    assert set(ended) == {str(number) for number in range(WIDTH)}
-
-
 def test_what_ends_while_links_are_cut_is_not_run_again(
     breakable_server: Server, ledger: Ledger
 ) -> None:

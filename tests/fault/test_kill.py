@@ -74,57 +74,6 @@ def held(app: Running, handle: RunHandle, ledger: Ledger, worker: str) -> set[st
     return begun - {event["task"].rpartition(".")[2] for event in ended}
 
 
-def test_a_killed_worker_costs_one_lease_and_nothing_runs_that_it_had_finished(
-    start: Start, ledger: Ledger
-) -> None:
-    with start() as app:
-        victim, _ = app.worker("victim", options=NARROW), app.worker("other", options=NARROW)
-        began = time.monotonic()
-        handle = submit(app)
-        until_ended(ledger, 8)
-        victim.kill()
-        killed = time.monotonic()
-        lost = held(app, handle, ledger, "victim")
-        assert_whole(handle, ledger)
-        took = time.monotonic() - began
-    assert 0 < len(lost) <= 4
-    assert begun_twice(ledger) <= lost
-    # Undisturbed, eight at once take 1 s; from the kill on, four at once do the rest.
-    left = (WIDTH - 8) / 4 * STEP_S
-    limit = killed - began + left + LEASE_S + 2 + STEP_S
-    print(
-        f"ended {took:.2f} s after submit, {took - (killed - began):.2f} s after the kill; limit {limit:.2f} s"
-    )
-    assert took <= limit
-
-
-def test_a_run_survives_the_death_of_every_worker(start: Start, ledger: Ledger) -> None:
-    with start() as app:
-        first = app.worker("first", options=NARROW)
-        handle = submit(app)
-        until_ended(ledger, 5)
-        first.kill()
-        lost = held(app, handle, ledger, "first")
-        app.worker("second", options=NARROW)
-        assert_whole(handle, ledger)
-    assert begun_twice(ledger) <= lost
-
-
-def test_sigterm_lets_running_steps_end_and_hands_back_the_rest_uncharged(
-    start: Start, ledger: Ledger
-) -> None:
-    with start() as app:
-        leaving, _ = app.worker("leaving", options=NARROW), app.worker("other", options=NARROW)
-        handle = submit(app)
-        until_ended(ledger, 6)
-        leaving.send(signal.SIGTERM)
-        assert leaving.wait_ended(5) == 0
-        assert held(app, handle, ledger, "leaving") == set()
-        assert_whole(handle, ledger)
-    assert begun_twice(ledger) == set()
-    assert {line.split()[3] for line in ledger.lines("begin ")} == {"1"}  # the first attempt
-
-
 def test_what_does_not_end_within_the_drain_timeout_is_handed_back_uncharged(
     start: Start, ledger: Ledger
 ) -> None:
@@ -224,20 +173,3 @@ def pending(app: Running) -> int:
         if store.command("EXISTS", key := f"{store.keys.prefix}{kind}{lane.decode()}")
     ]
     return sum(store.command("XPENDING", key, "w")["pending"] for key in streams)
-
-
-def test_an_unknown_task_waits_for_a_worker_that_has_it(start: Start, ledger: Ledger) -> None:
-    with start() as app:
-        other = app.worker("other")
-        with running(
-            "tests.support.apps.flows", app.variables["AGENTQ_BROKER__URL"], ledger
-        ) as more:
-            handle = more.app.aq.get_flow("sequence").submit(2)
-            wait_until(
-                lambda: "handed back for a worker that has it" in other.log(), "it is refused"
-            )
-            assert handle.status().state == "running"
-            more.worker("knows")
-            assert handle.result(timeout=10) == [10, 20]
-        assert other.alive()
-        assert submit(app, "one", 1).result(timeout=10) == 1  # a wake-up may go to the killed one

@@ -182,18 +182,3 @@ def test_an_awaiting_caller_is_cancelled_at_once(breakable_server: Server, name:
 
     with producer_of(breakable_server.url) as producer:
         assert asyncio.run(cancelled(producer)) < 0.1
-
-
-def test_the_same_key_is_one_run_though_the_broker_stopped_in_between(
-    breakable_server: Server,
-) -> None:
-    """The call that was given up is in the server's socket: it is served after all."""
-    with producer_of(breakable_server.url) as producer:
-        producer.flow.submit(0)
-        with stopped(breakable_server):
-            for _ in range(2):
-                with pytest.raises(BrokerUnavailable, match=r"did not answer within 700ms"):
-                    producer.flow.submit(1, key="once")
-        again = producer.flow.submit(1, key="once")
-        assert again.status().state == "running"
-        assert breakable_server.streams() == {"{aq:main}:s:shared:normal": 2}

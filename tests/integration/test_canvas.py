@@ -334,40 +334,6 @@ def test_remote_control_is_answered(canvas: Any) -> None:
     assert sorted(queue["name"] for queue in answer) == ["critical", "shared"]
 
 
-BAD_ENTRIES = {
-    "no fields": {"x": "y"},
-    "headers are no JSON": {"i": "1", "r": "", "j": "", "h": "\xff{", "b": "[[],{},{}]"},
-    "headers lack a task": {"i": "1", "r": "", "j": "", "h": '{"headers":{},"properties":{}}'},
-    "body is no JSON": {
-        "i": "1", "r": "", "j": "", "b": "[[",
-        "h": '{"headers":{"task":"tests.support.apps.canvas.add","id":"1"},"properties":{}}',
-    },
-    "body is of another shape": {
-        "i": "1", "r": "", "j": "", "b": '{"args": 1}',
-        "h": '{"headers":{"task":"tests.support.apps.canvas.add","id":"1"},"properties":{}}',
-    },
-    "retries are a word": {
-        "i": "1", "r": "", "j": "", "b": "[[],{},{}]",
-        "h": '{"headers":{"task":"t","id":"1","retries":"many"},"properties":{}}',
-    },
-    "nested too deep": {
-        "i": "1", "r": "", "j": "", "b": "[" * 5000,
-        "h": '{"headers":{"task":"tests.support.apps.canvas.add","id":"1"},"properties":{}}',
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", BAD_ENTRIES)
-def test_bad_message_goes_to_the_dead_letters_and_the_next_one_runs(
-    canvas: Any, stage: Stage, kind: str
-) -> None:
-    canvas.number.delay(0).get(timeout=WAIT)  # the stream exists
-    before = stage.client.xlen(stage.key("dead"))
-    stage.client.xadd(stage.key("s:shared:normal"), BAD_ENTRIES[kind])  # type: ignore[arg-type]
-    assert canvas.number.delay(3).get(timeout=WAIT) == 3
-    wait_until(lambda: stage.client.xlen(stage.key("dead")) == before + 1, "dead letter")
-
-
 def test_two_threads_that_wait_get_their_own_results(canvas: Any) -> None:
     found: dict[int, int] = {}
 

@@ -58,20 +58,6 @@ def running(ledger: Ledger, count: int = 1) -> list[str]:
     )  # fmt: skip
 
 
-def test_killed_workers_task_runs_elsewhere_within_a_lease_and_two_seconds(
-    canvas: Any, own_worker: WorkerProcess, stage: Stage, ledger: Ledger, tmp_path: Path
-) -> None:
-    result = canvas.wait_for.delay(str(tmp_path / "go"))
-    running(ledger)
-    stage.worker("prefork", "other")
-    own_worker.kill()
-    killed = time.monotonic()
-    running(ledger, 2)
-    assert time.monotonic() - killed < LEASE_S + 2
-    (tmp_path / "go").touch()
-    assert result.get(timeout=WAIT) == "done"
-
-
 def test_lost_connection_starts_nothing_twice(
     canvas: Any, own_worker: WorkerProcess, stage: Stage, ledger: Ledger, tmp_path: Path
 ) -> None:
@@ -85,19 +71,6 @@ def test_lost_connection_starts_nothing_twice(
     assert len(running(ledger)) == 1
     (tmp_path / "go").touch()
     assert result.get(timeout=WAIT) == "done"
-    assert own_worker.alive()
-
-
-def test_server_restart_is_survived(
-    canvas: Any, own_worker: WorkerProcess, stage: Stage, ledger: Ledger, tmp_path: Path
-) -> None:
-    result = canvas.wait_for.delay(str(tmp_path / "go"))
-    running(ledger)
-    stage.server.restart()
-    (tmp_path / "go").touch()
-    assert result.get(timeout=WAIT) == "done"
-    assert canvas.add.delay(1, 2).get(timeout=WAIT) == 3
-    assert len(running(ledger)) == 1
     assert own_worker.alive()
 
 
@@ -126,19 +99,6 @@ def test_worker_that_slept_over_its_lease_is_refused(
     assert result.get(timeout=WAIT) == "done"
     os.killpg(own_worker.pid, signal.SIGCONT)
     wait_until(lambda: "is refused" in own_worker.log(), own_worker.log)
-    assert own_worker.alive()
-
-
-def test_long_task_is_not_started_again_after_its_lease(
-    canvas: Any, own_worker: WorkerProcess, ledger: Ledger, tmp_path: Path
-) -> None:
-    result = canvas.wait_for.delay(str(tmp_path / "go"))
-    running(ledger)
-    past = time.monotonic() + 2 * LEASE_S
-    wait_until(lambda: time.monotonic() > past, "two leases to pass")
-    (tmp_path / "go").touch()
-    assert result.get(timeout=WAIT) == "done"
-    assert len(running(ledger)) == 1
     assert own_worker.alive()
 
 

@@ -166,8 +166,9 @@ class Ground:
         return found[0][1][b"i"].decode() if found else ""  # it has just ended
 
     def hit(self, worker: WorkerProcess, pid: int | None = None) -> set[str]:
-        """Say that a process has been killed or stopped; return the labels it had begun and held.
+        """Say that a process has been killed or stopped; return the labels of what it was at.
 
+        Of what had ended there the completion may be on its way, or not: it may begin again.
         *pid*: a child of the worker, else all of it.
         """
         held = self.in_hands(worker)
@@ -179,7 +180,8 @@ class Ground:
                 labels.add((line.label, line.task))
         found = {(label, x) for label, x in labels if begun[x] > self._explained[x]}
         self._explained.update(x for _, x in found)
-        return {label for label, _ in found}
+        ended = {line.label for line in self.lines("end ")}
+        return {label for label, _ in found} - ended
 
     def explain(self, task_id: str) -> None:
         """Say that a task was delivered once more than it was enqueued."""

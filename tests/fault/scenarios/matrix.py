@@ -101,7 +101,7 @@ MATRIX = (
     _tested(14, "clock of a worker or producer 2 h off", "fault/test_clock.py::two_hours_off"),
     _scenario(15, full.producer, 5, kind="ours", short={}),
     _scenario(15, full.producer, 5, kind="prefork"),
-    _scenario(16, full.worker_at_work, 2, kind="ours", seconds=15.0, short={"seconds": 0.1}),
+    _scenario(16, full.worker_at_work, 2, kind="ours", seconds=15.0),
     _scenario(16, full.worker_at_work, 2, kind="prefork", seconds=15.0),
     _scenario(17, full.fetch, 3, kind="ours", short={}),
     _scenario(17, full.fetch, 3, kind="prefork"),
