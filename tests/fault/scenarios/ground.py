@@ -141,14 +141,18 @@ class Ground:
         return min(wait_until(later, f"a line {what!r} after the fault", within)) - moment
 
     def again_after(self, moment: float, labels: set[str], within: float = 40.0) -> float:
-        """Wait until each of *labels* has begun after *moment*; return the seconds to the last."""
+        """Wait until each of *labels* has begun after *moment*, and ended; return the seconds to
+        the last beginning.
 
-        def begun() -> dict[str, float]:
-            found = {x.label: x.at for x in reversed(self.lines("begin ")) if x.at > moment}
+        Ended too, since what dies three times under a stock pool is dead, and rightly.
+        """
+
+        def since(what: str) -> dict[str, float]:
+            found = {x.label: x.at for x in reversed(self.lines(what)) if x.at > moment}
             return {label: found[label] for label in labels if label in found}
 
-        wait_until(lambda: begun().keys() == labels, "what was held begins again", within)
-        return max(begun().values(), default=moment) - moment
+        wait_until(lambda: since("end ").keys() == labels, lambda: f"{labels} again", within)
+        return max(since("begin ").values(), default=moment) - moment
 
     def in_hands(self, worker: WorkerProcess) -> set[str]:
         """Return the ids of the tasks that Redis has in the hands of a worker."""

@@ -124,7 +124,7 @@ MATRIX = (
     _scenario(24, drains.cancelled, 5, kind="ours", short={}),
     _scenario(24, drains.cancelled, 3, kind="prefork"),
     _scenario(25, versions.unknown, 2, kind="ours", short={"tasks": 3}),
-    _scenario(25, versions.unknown, 2, kind="prefork"),
+    _scenario(25, versions.unknown, 2, kind="prefork", short={"tasks": 1}),
     _scenario(26, servers.disk_error, 5, short={}),
     _full(27, store_faults.seeded),
     _full(29, avalanche.halved),
