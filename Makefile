@@ -2,6 +2,7 @@
 # make demo [ARGS=--once]   the worked example, everything included
 # make test [ARGS=...]      all tests
 # make fault [ARGS=...]     the fault matrix in its long form, about an hour (--row 4, --times 3, --server redis)
+# make model [ARGS=...]     the functions' model in its long form
 # make check                lint, format, types, import contracts
 # make bench [ARGS=...]     plain Celery beside agentq on this machine
 #
@@ -14,7 +15,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test fault check bench clean
+.PHONY: help demo test fault model check bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -28,6 +29,9 @@ test: $(STAMP)
 
 fault: $(STAMP)
 	@$(BIN)/python -m tests.fault $(ARGS)
+
+model: $(STAMP)
+	@$(BIN)/python -m pytest -q --hypothesis-profile=fault --timeout=0 tests/integration/test_functions_model.py $(ARGS)
 
 check: $(STAMP)
 	@$(BIN)/ruff check .

@@ -8,9 +8,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import settings
 
 from tests.support.ledger import Ledger
 from tests.support.redis_server import Server, private_server
+
+settings.register_profile("fault", max_examples=2000)
+"""The long form of what Hypothesis tries; `make fault` asks for it."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.

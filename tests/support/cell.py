@@ -122,6 +122,31 @@ class Cell:
         )  # fmt: skip
         return str(self.store.call(call).decode())
 
+    def complete_many(self, ended: Sequence[tuple[Handed, str, Sequence[Effect]]]) -> list[str]:
+        """End several; each with its run and its effects."""
+        some = [
+            calls.complete(self.prefix, one.stream, one.entry, run, KEEP_MS, work)
+            for one, run, work in ended
+        ]
+        return [answer.decode() for answer in self.store.call(calls.complete_many(some))]
+
+    def park(
+        self,
+        handed: Handed,
+        lacking: str = "task x",
+        *,
+        after_ms: int = 1,
+        limit_ms: int = LEASE_MS,
+    ) -> str:
+        call = calls.park(
+            self.prefix, f"p:{handed.lane}", handed.stream, handed.entry,
+            after_ms=after_ms, name=lacking, limit_ms=limit_ms, keep_ms=KEEP_MS,
+        )  # fmt: skip
+        return str(self.store.call(call).decode())
+
+    def replay(self, letters: Sequence[str]) -> list[str]:
+        return [word.decode() for word in self.store.call(calls.replay(self.prefix, letters))]
+
     def stage(self, group: str, members: Sequence[Message]) -> None:
         for offset in range(0, len(members), 500):
             chunk = members[offset : offset + 500]
@@ -135,6 +160,11 @@ class Cell:
     def reap(self, *, limit: int = LIMIT, gap_ms: int = NO_GAP_MS) -> tuple[int, str]:
         count, worker, _ = self.store.call(calls.reap(self.prefix, limit, gap_ms, KEEP_MS))
         return count, worker.decode()
+
+    def pass_deadline(self, run: str) -> None:
+        """Let a run's deadline be long ago."""
+        self.redis("HSET", self.keys.run(run), "deadline", 1)
+        self.redis("ZADD", f"{self.prefix}due", 1, run)
 
     def expire_lease(self, worker: str) -> None:
         """Let a lease run out now, as if its process had died a lease ago."""
