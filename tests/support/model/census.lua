@@ -26,7 +26,7 @@ local function each(pattern, place)
   return found
 end
 
-local out = { streams = {}, pending = {}, delayed = {}, letters = {}, runs = {}, loads = {} }
+local out = { streams = {}, pending = {}, delayed = {}, letters = {}, runs = {} }
 for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
   for _, kind in ipairs({ 'r:', 's:' }) do
     local stream = P .. kind .. lane
@@ -52,6 +52,7 @@ out.lost = {}
 for member in pairs(due) do table.insert(out.lost, member) end
 out.aside = each('aside:*', 3)
 out.groups = each('group:*', 4)
+out.staged = each('stage:*', 4)
 out.behind = each('join:*:wait', 4)
 for k, entry in ipairs(redis.call('XRANGE', P .. 'dead', '-', '+')) do
   local f = pairs_of(entry[2])
@@ -68,5 +69,4 @@ for name, value in pairs(pairs_of(redis.call('HGETALL', P .. 'load:p'))) do
   if not string.match(name, '^s:') then out.load[name] = value end
 end
 out.due = redis.call('ZRANGE', P .. 'due', 0, -1)
-out.loads = nil
 return cjson.encode(out)

@@ -50,6 +50,8 @@ class Census:
         """Members of the one table of delayed work that the other lacks."""
         self.aside = _lists(found["aside"], "aside:")
         self.groups = _lists(found["groups"], "group:")
+        self.staged = _lists(found["staged"], "stage:")
+        """What was staged and not opened."""
         self.behind = _lists(found["behind"], "join:")
         """Members of fan-ins beyond `at_once`."""
         self.letters = [Letter(*one) for one in found["letters"]]

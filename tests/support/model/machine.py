@@ -24,6 +24,8 @@ LEDGER = "ledger"
 """A stream to which each completion adds its id."""
 
 OUTCOME = b"null"
+HELD = 4
+"""In workers' hands: what ends one delivery fetches more where there are fewer."""
 
 lanes = st.sampled_from(LANES)
 
@@ -62,6 +64,7 @@ class Machine(RuleBasedStateMachine):
         assert sorted(one.id for one in now.letters) == sorted(paper.at(Place.DEAD))
         held = {(one.handed.stream, one.handed.entry): one.worker for one in paper.held}
         assert now.pending == held
+        assert now.staged.keys() == paper.staged
         assert now.without_due == now.without_message == []
 
     def _what_is_put_aside_is_paused(self) -> None:
@@ -194,9 +197,9 @@ class Machine(RuleBasedStateMachine):
             self.paper.count(note)
 
     def drawn(self, data: st.DataObject) -> Held | None:
-        """Return something that a worker holds, fetched first where nobody holds anything."""
-        if not self.paper.held:
-            self.take("w0", 3)
+        """Return something that a worker holds, fetched first where they hold little."""
+        if len(self.paper.held) < HELD:
+            self.take(data.draw(st.sampled_from(WORKERS)), HELD)
         return data.draw(st.sampled_from(self.paper.held)) if self.paper.held else None
 
     def later(self) -> int:

@@ -91,6 +91,8 @@ class Paper:
         """What was handed out once and is not that worker's any more."""
         self.pauses: dict[str, bool] = {}
         """Pause -> whether it is being lifted."""
+        self.staged: set[str] = set()
+        """What was staged for a run that had ended: it is left to its time to live."""
         self.drained = 0
         """Deliveries that ended."""
         self.named = 0
@@ -147,6 +149,19 @@ class Paper:
             self.end(note.message.run)
 
     # -- fan-ins and runs -----------------------------------------------------------------------------
+
+    def fan(self, step: str, run: str, width: int, at_once: int) -> tuple[str, Join, list[Note]]:
+        """Write a fan-in down; it is nowhere before `open`."""
+        name = self.name("j")
+        members = [self.note(step, run, "low", join=f"{name}|{index}") for index in range(width)]
+        behind = [one.message.id for one in members[at_once:]]
+        return name, Join(run, width, self.note("ship", run, "high"), behind), members
+
+    def open(self, name: str, join: Join, members: list[Note], at_once: int) -> None:
+        self.joins[name] = join
+        self.accept(members[:at_once])
+        self.accept(members[at_once:], Place.BEHIND)
+        self.settle(join)
 
     def count(self, note: Note) -> None:
         """Count a member's outcome: each once; the last one lets the body wait for a worker."""

@@ -69,8 +69,8 @@ class People(Machine):
         filters=st.dictionaries(
             st.sampled_from(["lane", "step", "flow", "tenant"]),
             st.integers(0, 1),
-            min_size=1,
-            max_size=2,
+            min_size=2,
+            max_size=3,
         )
     )
     def purge(self, filters: dict[str, int]) -> None:

@@ -8,7 +8,7 @@ from hypothesis.stateful import precondition, rule
 from agentq.store import effects
 from tests.support.cell import KEEP_MS
 from tests.support.model.machine import ISOLATING, LEDGER, WORKERS, Machine
-from tests.support.model.paper import STEPS, Join, Place, fan_out
+from tests.support.model.paper import STEPS, Place, fan_out
 
 workers = st.sampled_from(WORKERS)
 
@@ -57,12 +57,8 @@ class Workers(Machine):
         if not (held := self.drawn(data)):
             return
         note = self.paper.let_go(held)
-        run, name = note.message.run, self.paper.name("j")
-        members = [
-            self.paper.note("pay", run, "low", join=f"{name}|{index}") for index in range(width)
-        ]
-        behind = [one.message.id for one in members[at_once:]]
-        join = Join(run, width, self.paper.note("ship", run, "high"), behind)
+        run = note.message.run
+        name, join, members = self.paper.fan("pay", run, width, at_once)
         opened = fan_out(name, join, members, at_once)
         if staged:
             self.cell.stage(name, [one.message for one in members])
@@ -74,13 +70,11 @@ class Workers(Machine):
         self.paper.drained += 1
         note.place = Place.DONE
         if not on:
+            self.paper.staged |= {name} if staged and width else set()
             return
         self.paper.spend(run, sum(one.size for one in (join.body, *members)), width)
         if self.paper.is_on(run):
-            self.paper.joins[name] = join
-            self.paper.accept(members[:at_once])
-            self.paper.accept(members[at_once:], Place.BEHIND)
-            self.paper.settle(join)
+            self.paper.open(name, join, members, at_once)
 
     @rule(data=st.data(), delayed=st.booleans(), retry=st.booleans())
     def fail(self, data: st.DataObject, *, delayed: bool, retry: bool) -> None:
