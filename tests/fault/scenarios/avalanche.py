@@ -16,7 +16,6 @@ from uuid import uuid4
 
 from agentq.store.keys import Keys
 from tests.fault.scenarios.row import Row
-from tests.support.apps import avalanche as app_module
 from tests.support.ledger import Ledger
 from tests.support.redis_server import Server, private_server
 from tests.support.running import BOTH_POOLS, Running, running
@@ -24,6 +23,9 @@ from tests.support.waiting import wait_until
 
 APP = "tests.support.apps.avalanche"
 SLOTS = 6
+HOLD_S = 0.3
+"""How long a step takes."""
+DEPENDENCY = "AQ_TEST_DEPENDENCY"
 LEASE_S = 2.0
 LOAD = 0.9
 PERCENT = 20
@@ -55,7 +57,7 @@ class Plan:
     @property
     def capacity(self) -> float:
         """Steps a second of one half."""
-        return self.half * SLOTS / app_module.HOLD_S
+        return self.half * SLOTS / HOLD_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def avalanche(server: Server, folder: Path, plan: Plan) -> Avalanche:
     fails = folder / "fails"
     settings = {"WORKER__LEASE": f"{LEASE_S}s", "RETRY__PER_SECOND": str(plan.least)}
     with running(APP, f"{server.url}?cell={cell}", ledger, **settings) as app:
-        app.variables[app_module.DEPENDENCY] = str(fails)
+        app.variables |= {DEPENDENCY: str(fails), "AQ_TEST_SECONDS": str(HOLD_S)}
         options = (*BOTH_POOLS, "-c", str(SLOTS))
         victims = [app.worker(name, options=options) for name in plan.victims]
         for name in plan.living:
@@ -203,7 +205,7 @@ def _counted(  # noqa: PLR0913, PLR0917 -- what was measured
         for line in starts
         if line.worker in plan.victims
         and line.at < killed
-        and killed - line.at < app_module.HOLD_S
+        and killed - line.at < HOLD_S
         and (line.number, line.attempt) not in ended_before
     }
     again = {

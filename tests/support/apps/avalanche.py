@@ -11,7 +11,7 @@ from random import Random
 from agentq import AgentQ, Context
 from tests.support.ledger import note
 
-HOLD_S = 0.3
+HOLD_S = float(os.environ.get("AQ_TEST_SECONDS", "0.3"))
 DEPENDENCY = "AQ_TEST_DEPENDENCY"
 """Names the file; where there is none, nothing fails."""
 
