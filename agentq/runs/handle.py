@@ -28,7 +28,14 @@ from agentq.errors import (
     RunNotFound,
     WaitTimeout,
 )
-from agentq.runs.record import RunEvent, RunState, RunStatus, events_of, status_of
+from agentq.runs.record import (
+    RunEvent,
+    RunState,
+    RunStatus,
+    events_of,
+    instant_of,
+    status_of,
+)
 from agentq.store import calls
 from agentq.store.client import AsyncStore, Store
 
@@ -86,8 +93,8 @@ class RunHandle:
             RunNotFound: it never was, or was kept for `runs.keep` and is gone.
             BrokerUnavailable: no answer in time.
         """
-        fields = self._store.command("HGETALL", self._store.keys.run(self.id))
-        return self._status(fields)
+        status = self._status(self._store.command("HGETALL", self._store.keys.run(self.id)))
+        return status.at(instant_of(self._store.command("TIME"))) if status.ends_by_time else status
 
     def result(self, timeout: DurationLike | None = None) -> Any:
         """Wait for the run's end and return its value.
@@ -157,7 +164,8 @@ class RunHandle:
     async def astatus(self) -> RunStatus:
         """Return what is known of the run; errors as in `status`."""
         store = self._async_store()
-        return self._status(await store.command("HGETALL", store.keys.run(self.id)))
+        status = self._status(await store.command("HGETALL", store.keys.run(self.id)))
+        return status.at(instant_of(await store.command("TIME"))) if status.ends_by_time else status
 
     async def aresult(self, timeout: DurationLike | None = None) -> Any:  # noqa: ASYNC109 -- typed
         """Wait for the run's end and return its value; errors as in `result`."""

@@ -4,12 +4,13 @@
             --> failed     a step failed for good
             --> cancelled  somebody asked for it
             --> expired    its deadline passed
-The first end stands; nothing of an ended run is started or accepted.
+The first end stands; nothing of an ended run is started or accepted. A run behind its deadline is
+expired, whether or not a worker has come by to write that down.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
@@ -55,6 +56,17 @@ class RunStatus:
     def reference(self) -> str | None:
         """Return the reference to the blob that the value is, None where `result` has it."""
         return self.result[len(REFERS) :].decode() if self.result.startswith(REFERS) else None
+
+    @property
+    def ends_by_time(self) -> bool:
+        """Whether only the broker's clock says if it has ended: it runs and has a deadline."""
+        return self.state is RunState.RUNNING and self.deadline is not None
+
+    def at(self, now: datetime) -> RunStatus:
+        """Return it as it is at *now*, on the broker's clock: expired behind the deadline."""
+        if self.ends_by_time and self.deadline is not None and now > self.deadline:
+            return replace(self, state=RunState.EXPIRED, ended=self.deadline)
+        return self
 
     @property
     def took(self) -> timedelta | None:
@@ -103,6 +115,11 @@ def events_of(entry_id: bytes, fields: dict[bytes, bytes]) -> list[RunEvent]:
     if end := fields.get(b"x"):
         events.append(RunEvent(id_, "end", orjson.loads(end)))
     return events
+
+
+def instant_of(answer: tuple[int, int]) -> datetime:
+    """Return what the broker's TIME answered: seconds, microseconds."""
+    return _instant(int(answer[0]) * 1000 + int(answer[1]) // 1000)
 
 
 def _instant(ms: int) -> datetime:

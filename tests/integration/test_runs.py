@@ -25,7 +25,7 @@ from agentq.errors import (
     UnknownFlow,
     WaitTimeout,
 )
-from agentq.runs.record import RunEvent
+from agentq.runs.record import RunEvent, RunStatus
 from tests.support.ledger import Ledger
 from tests.support.running import Running, running
 from tests.support.waiting import wait_until
@@ -96,6 +96,24 @@ def test_a_deadline_of_zero_is_over_at_once(flows: Running) -> None:
     with pytest.raises(DeadlineExceeded):
         handle.result(timeout=5)
     assert flows.ledger.lines(f"sleeper ended {handle.id}") == []
+
+
+def test_a_run_behind_its_deadline_is_expired_though_no_worker_comes_by(
+    url: str, ledger: Ledger
+) -> None:
+    with running("tests.support.apps.flows", url, ledger) as nobody:
+        handle = flow(nobody, "sleeping").submit(5.0, deadline="200ms")
+        with pytest.raises(DeadlineExceeded):
+            handle.result(timeout=20)
+        status = handle.status()
+        assert (status.state, status.ended) == ("expired", status.deadline)
+
+        async def asked() -> RunStatus:
+            found: RunStatus = await handle.astatus()
+            await nobody.app.aq.aclose()
+            return found
+
+        assert asyncio.run(asked()) == status
 
 
 # -- waiting and watching ---------------------------------------------------------------------------
