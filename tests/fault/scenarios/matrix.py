@@ -6,6 +6,8 @@ what that table lacks:
     27, 28, 30  store calls that fail by seed       29  half of a fleet dies under load
     31  a link cut before a reply is read           32  a server stopped for many leases
     33  a crash at each call of each function       34  the GIL held for longer than a lease
+    35  a primary killed, Sentinel failover         36  the same, its replica lags
+    37, 38  planned failover, writes paused or not  39  a killed primary comes back
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from tests.fault.scenarios import (
     crash_points,
     drains,
     elsewhere,
+    failover,
     full,
     kills,
     leases,
@@ -135,5 +138,15 @@ MATRIX = (
     _scenario(32, servers.stopped_for_leases, 1, seconds=60.0, short={"seconds": 3.5}),
     _full(33, crash_points.run_functions),
     _scenario(34, leases.gil_held, 5, seconds=5.0),
+    _scenario(35, failover.killed, 5, kind="ours", short={}),
+    _scenario(35, failover.killed, 5, kind="prefork"),
+    _scenario(36, failover.lost_without_replica, 2, kind="ours", short={"runs": 20}),
+    _scenario(36, failover.lost_without_replica, 1, kind="prefork"),
+    _scenario(37, failover.planned, 5, kind="ours", writes_paused=True),
+    _scenario(37, failover.planned, 5, kind="prefork", writes_paused=True, short={}),
+    _scenario(38, failover.planned, 2, kind="ours", writes_paused=False),
+    _scenario(38, failover.planned, 2, kind="prefork", writes_paused=False),
+    _scenario(39, failover.returned, 1, kind="ours"),
+    _scenario(39, failover.returned, 1, kind="prefork"),
 )  # fmt: skip
 """In the order of the table."""
