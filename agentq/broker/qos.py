@@ -7,6 +7,7 @@ under its fence. "stale" is no error: the pool's child has ended it already, res
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 from kombu.transport import virtual
@@ -74,6 +75,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
     def restore_unacked(self) -> None:
         """Hand back what nobody works on; what the pool still runs stays under the lease."""
         self._flush()
+        _agree_with_pool()
         running = _running_tags()
         for tag in list(self._delivered):
             fence = Fence.of(tag)
@@ -93,6 +95,23 @@ class QoS(virtual.QoS):  # type: ignore[misc]
                 limit=terms.delivery_limit, keep_ms=terms.keep_ms,
             )  # fmt: skip
         return calls.fail(prefix, lane, fence.stream, fence.entry, after_ms=0, retry=False)
+
+
+def _agree_with_pool() -> None:
+    """Leave to Celery's pool what it has begun, and take back what it has not.
+
+    Celery goes by what its children have said, and drops the rest when a link is lost: what lies
+    in a child's pipe, or has just begun, would run all the same, beside its second delivery.
+    """
+    state = sys.modules.get("celery.worker.state")
+    requests = tuple(state.reserved_requests) if state is not None else ()
+    for request in requests:
+        job = request._apply_result and request._apply_result()  # noqa: SLF001 -- in private_names
+        if (future := getattr(job, "f", None)) is not None:  # threads: what waits for one
+            future.cancel()
+        elif (child := getattr(job, "_write_to", None)) is not None and not job.accepted():
+            job._ack(None, time.monotonic(), child.pid, None)  # noqa: SLF001 -- as it will say
+            job._accept_callback = None  # noqa: SLF001 -- once is enough
 
 
 def _running_tags() -> set[str]:

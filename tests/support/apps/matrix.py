@@ -1,6 +1,6 @@
 """Work for the fault matrix: each beginning and end is noted outside Redis, with its time.
 
-A line is `begin|end <label> <task id> <process id> <seconds>`, seconds of the machine's monotonic
+A line is `begin|end|fail <label> <task id> <process id> <seconds>`, seconds of the machine's monotonic
 clock. A label names one piece of work: a second task id under it would be a second delivery of it.
 """
 
@@ -43,8 +43,27 @@ async def work(self: Any, label: str, seconds: float = 0.0) -> str:
 
 
 @task
+async def flaky(self: Any, label: str, failures: int) -> str:
+    """Fail that often, each time to be tried again a little later."""
+    noted("begin", label, self.request.id)
+    if self.request.retries < failures:
+        noted("fail", label, self.request.id)
+        raise self.retry(countdown=0.3)
+    noted("end", label, self.request.id)
+    return label
+
+
+@task
 def total(self: Any, labels: list[str], label: str) -> int:
     """Be a chord's body; returns how many members it was given."""
+    noted("begin", label, self.request.id)
+    noted("end", label, self.request.id)
+    return len(set(labels))
+
+
+@task
+async def total_async(self: Any, labels: list[str], label: str) -> int:
+    """Be one that runs on the loop."""
     noted("begin", label, self.request.id)
     noted("end", label, self.request.id)
     return len(set(labels))
@@ -95,6 +114,20 @@ async def body(ctx: Context, outcomes: list[Ok[str] | Err]) -> list[str]:
 
 
 fan = aq.flow("fan", plan >> each(member) >> body)
+
+
+@aq.step(retries=3, backoff="200ms")
+async def unsteady(ctx: Context, spec: list[Any]) -> str:
+    label, failures = spec
+    noted("begin", label, ctx.task_id)
+    if ctx.attempt <= failures:
+        noted("fail", label, ctx.task_id)
+        raise ConnectionError(f"attempt {ctx.attempt}")
+    noted("end", label, ctx.task_id)
+    return str(label)
+
+
+again = aq.flow("again", unsteady)
 
 
 def _first(label: str) -> bool:
