@@ -60,8 +60,8 @@ def test_every_function_and_every_kind_of_key_is_recorded(today: dict[str, Any])
     keys = {key for scene in today[CELL].values() for key in scene}
     missing = [kind.pattern for kind in documented() if not any(map(kind.match, keys))]
     assert missing == [
-        "blobs:swept:.+$",  # who sweeps a blob storage, for an hour
         "reap:server$",  # a server's run id, which a frozen one has not
+        "blobs:swept:.+$",  # who swept a blob storage last, for an hour
         "reply:.+$",  # kombu's replies to remote control, which live a minute
     ]
 
