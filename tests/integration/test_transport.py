@@ -74,6 +74,19 @@ def test_lost_connection_starts_nothing_twice(
     assert own_worker.alive()
 
 
+def test_server_restart_is_survived(
+    canvas: Any, own_worker: WorkerProcess, stage: Stage, ledger: Ledger, tmp_path: Path
+) -> None:
+    result = canvas.wait_for.delay(str(tmp_path / "go"))
+    running(ledger)
+    stage.server.restart()
+    (tmp_path / "go").touch()
+    assert result.get(timeout=WAIT) == "done"
+    assert canvas.add.delay(1, 2).get(timeout=WAIT) == 3
+    assert len(running(ledger)) == 1
+    assert own_worker.alive()
+
+
 def test_warm_shutdown_ends_the_running_task_and_hands_the_rest_back(
     canvas: Any, own_worker: WorkerProcess, stage: Stage, ledger: Ledger, tmp_path: Path
 ) -> None:
