@@ -114,7 +114,9 @@ class Hands:
                 self._take_delivery(verdict, entry)
             case Settled(stream, entry_id, run, effects, why):
                 logger.info("ended unstarted: %s", why)
-                end = calls.complete(self._prefix, stream, entry_id, "", self._keep_ms, effects)
+                # Its run, which is over, would refuse effects.
+                of = "" if effects else run
+                end = calls.complete(self._prefix, stream, entry_id, of, self._keep_ms, effects)
                 self._complete([end], run or "message")
             case Unknown():
                 logger.warning("no %s here: handed back for a worker that has it", verdict.lacking)

@@ -131,3 +131,44 @@ def test_members_of_an_opened_group_are_all_handed_out_in_order(cell: Cell) -> N
     while handed := cell.fetch(WORKER, 300):
         seen += [one.id for one in handed]
     assert seen == [f"m{i}" for i in range(1300)]
+
+
+def joins_left(cell: Cell) -> set[str]:
+    return {key for key in cell.all_keys() if ":join:" in key}
+
+
+def test_of_a_cancelled_run_no_fan_in_is_kept_for_those_who_will_not_come(cell: Cell) -> None:
+    run, join = "r1", "r1:2"
+    body = [message("body", run=run)]
+    members = [message(f"m{i}", join=f"{join}|{i}", run=run) for i in range(9)]
+    cell.enqueue(message("first", run=run), run=run)
+    [first] = cell.fetch(WORKER)
+    fan_out = effects.join(
+        join, width=9, at_once=2, ttl_ms=60_000, run=run, body=body, members=members
+    )
+    cell.complete(first, fan_out, run=run)
+    one, other = cell.fetch(WORKER)
+    cell.complete(one, effects.part(join, 0, b"1"), run=run)
+    cell.cancel(run)
+    assert len(joins_left(cell)) == 3  # itself, an outcome, and those beyond `at_once`
+    assert cell.complete(other, effects.part(join, 1, b"1"), run=run) == "ended"
+    assert joins_left(cell) == set()
+
+
+def test_of_a_run_that_is_over_before_its_fan_ins_body_the_outcomes_are_not_kept(
+    cell: Cell,
+) -> None:
+    run, join = "r2", "r2:2"
+    body = [message("body", run=run)._replace(headers=b'{"headers":{"aq":{"join":"r2:2"}}}')]
+    cell.enqueue(message("first", run=run), run=run)
+    [first] = cell.fetch(WORKER)
+    member = message("m0", join=f"{join}|0", run=run)
+    fan_out = effects.join(
+        join, width=1, at_once=2, ttl_ms=60_000, run=run, body=body, members=[member]
+    )
+    cell.complete(first, fan_out, run=run)
+    cell.complete(cell.fetch(WORKER)[0], effects.part(join, 0, b"1"), run=run)
+    [last] = cell.fetch(WORKER)
+    cell.cancel(run)
+    assert cell.complete(last, run=run) == "ended"
+    assert joins_left(cell) == set()

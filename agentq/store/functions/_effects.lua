@@ -71,7 +71,7 @@ local function apply(P, argv, i, n, now, woken, fits, record)
       end
       i = i + 3
     elseif op == 'forget' then
-      redis.call('UNLINK', P .. 'join:' .. argv[i] .. ':res', P .. 'join:' .. argv[i])
+      forget(P, argv[i])
       i = i + 1
     elseif op == 'end' then
       end_run(P, argv[i], argv[i + 1], argv[i + 2], tonumber(argv[i + 3]), now, nil, nil, record)

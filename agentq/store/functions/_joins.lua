@@ -17,6 +17,12 @@ local function finish_join(P, join, now, woken)
   redis.call('UNLINK', P .. 'join:' .. join .. ':wait')
 end
 
+-- Drops a fan-in that nobody waits for any more.
+local function forget(P, join)
+  local key = P .. 'join:' .. join
+  redis.call('UNLINK', key, key .. ':res', key .. ':wait')
+end
+
 -- Opens a fan-in; a join of that id that exists already stays as it is. Returns the next index, and
 -- bytes and members to charge; what the run's budget does not allow is charged and not opened.
 local function open_join(P, argv, i, now, woken, fits)
