@@ -47,11 +47,13 @@ local function complete_one(P, argv, i, n, now, woken, spent)
   local s, record = nil, run ~= '' and read_run(P, run) or nil
   local over = record and over_already(record, now)
   -- Nobody waits for the fan-ins of a run that is over: not even for what of them was held back.
-  local joins = over and stream ~= '' and joins_of(run, stream, argv[i + 1]) or {}
+  local joins = over and stream ~= '' and joins_of(run, stream, argv[i + 1])
   if stream ~= '' and not settle(stream, argv[i + 1]) then return 'stale' end
-  for _, join in ipairs(joins) do forget(P, join) end
-  if over == 'late' then end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record) end
-  if over then return over end
+  if over then
+    for _, join in ipairs(joins or {}) do forget(P, join) end
+    if over == 'late' then end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record) end
+    return over
+  end
   if record and record[4] then s = spent[run] or { 0, 0, record[4], tonumber(argv[i + 3]) } end
   local fits = s and function(bytes, members) return may_have(P, run, s, bytes, members) end
   local failed, bytes, members = apply(P, argv, i + 4, n, now, woken, fits, record)

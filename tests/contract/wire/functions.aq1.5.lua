@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 5
-local REVISION, DIGEST = 5, '8f4ee646d016e14b'
+local REVISION, DIGEST = 5, '07240f70707a000d'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -182,6 +182,12 @@ local function finish_join(P, join, now, woken)
   for _, bytes in ipairs(cmsgpack.unpack(bodies)) do put(P, unpack_message(bytes), now, woken) end
   redis.call('HSET', P .. 'join:' .. join, 'state', 'done')
   redis.call('UNLINK', P .. 'join:' .. join .. ':wait')
+end
+
+-- Drops a fan-in that nobody waits for any more.
+local function forget(P, join)
+  local key = P .. 'join:' .. join
+  redis.call('UNLINK', key, key .. ':res', key .. ':wait')
 end
 
 -- Opens a fan-in; a join of that id that exists already stays as it is. Returns the next index, and
@@ -446,7 +452,7 @@ local function apply(P, argv, i, n, now, woken, fits, record)
       end
       i = i + 3
     elseif op == 'forget' then
-      redis.call('UNLINK', P .. 'join:' .. argv[i] .. ':res', P .. 'join:' .. argv[i])
+      forget(P, argv[i])
       i = i + 1
     elseif op == 'end' then
       end_run(P, argv[i], argv[i + 1], argv[i + 2], tonumber(argv[i + 3]), now, nil, nil, record)
@@ -846,22 +852,44 @@ local function may_have(P, run, s, bytes, members)
     and tonumber(used[2] or '0') + s[2] + members <= most
 end
 
+-- Tells why no result of a run is accepted any more: "ended", "late" (behind its deadline), or false.
+local function over_already(record, now)
+  if record[1] ~= 'running' then return 'ended' end
+  local deadline = tonumber(record[2] or '0')
+  return deadline > 0 and now > deadline and 'late'
+end
+
+-- Returns the fan-ins of a run that a delivery stands in: as a member (field j), as the body (its header).
+local function joins_of(run, stream, entry)
+  local found = redis.call('XRANGE', stream, entry, entry)
+  if not found[1] then return {} end
+  local f = fields_of(found[1])
+  local names = {}
+  local function name(join)
+    if type(join) == 'string' and string.sub(join, 1, #run) == run then names[#names + 1] = join end
+  end
+  name(string.match(f.j, '^(.+)|'))
+  local read, head = pcall(cjson.decode, f.h)
+  local ours = read and type(head) == 'table' and type(head.headers) == 'table' and head.headers.aq
+  if type(ours) == 'table' then name(ours.join) end
+  return names
+end
+
 -- Ends one delivery with its effects: ARGV[i..n] = stream, entry, run, keep_ms, effects. See
 -- `complete` for what it returns.
 local function complete_one(P, argv, i, n, now, woken, spent)
   local stream, run = argv[i], argv[i + 2]
+  local s, record = nil, run ~= '' and read_run(P, run) or nil
+  local over = record and over_already(record, now)
+  -- Nobody waits for the fan-ins of a run that is over: not even for what of them was held back.
+  local joins = over and stream ~= '' and joins_of(run, stream, argv[i + 1])
   if stream ~= '' and not settle(stream, argv[i + 1]) then return 'stale' end
-  local s, record
-  if run ~= '' then
-    record = read_run(P, run)
-    if record[1] ~= 'running' then return 'ended' end
-    local deadline = tonumber(record[2] or '0')
-    if deadline > 0 and now > deadline then
-      end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record)
-      return 'late'
-    end
-    if record[4] then s = spent[run] or { 0, 0, record[4], tonumber(argv[i + 3]) } end
+  if over then
+    for _, join in ipairs(joins or {}) do forget(P, join) end
+    if over == 'late' then end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record) end
+    return over
   end
+  if record and record[4] then s = spent[run] or { 0, 0, record[4], tonumber(argv[i + 3]) } end
   local fits = s and function(bytes, members) return may_have(P, run, s, bytes, members) end
   local failed, bytes, members = apply(P, argv, i + 4, n, now, woken, fits, record)
   if failed then return failed end
