@@ -25,6 +25,7 @@ import pytest
 from agentq.errors import BrokerUnavailable, NotReplicated
 from agentq.ops.pausing import Kind, pause, resume
 from agentq.runs.handle import RunHandle
+from agentq.store import calls
 from agentq.store.address import parse
 from agentq.store.client import Store
 from tests.fault.scenarios.row import Row
@@ -259,17 +260,16 @@ def returned(trials: int, *, kind: str) -> list[Row]:
             stage.cell.wait_replicated()
             doubled += stage.ended_wrong(handle) + _twice(stage.ledger.lines("begin "))
             lost += len(stage.unknown([handle.id]))
-            _refused_by_a_replica(stage, old.port)
+            _refused_by_a_replica(old.port)
     what = f"killed primary comes back after a failover, {kind}"
     return [Row(39, what, trials, lost, doubled, slowest, "it serves nobody and is demoted")]
 
 
-def _refused_by_a_replica(stage: Stage, port: int) -> None:
-    """Submit to the demoted server itself, as a client does that was not told."""
+def _refused_by_a_replica(port: int) -> None:
+    """Write to the demoted server itself, as a client does that was not told."""
     store = Store(address=parse(f"agentq://127.0.0.1:{port}"), timeout=timedelta(seconds=1))
-    call = stage.aq.get_flow("one")._call(1, "k", None, None, None)[1]  # noqa: SLF001
     with pytest.raises(BrokerUnavailable, match="is a replica and takes no writes"):
-        store.call(call)
+        store.call(calls.pause(store.keys.prefix, "pool:none"))
     store.close()
 
 
