@@ -3,6 +3,7 @@
 # make test [ARGS=...]      all tests
 # make fault [ARGS=...]     the fault matrix in its long form, about an hour (--row 4, --times 3, --server redis)
 # make model [ARGS=...]     the functions' model in its long form
+# make soak [HOURS=1]       work under kills, restarts, standstills and lost replies, and what is lost of it
 # make check                lint, format, types, import contracts
 # make bench [ARGS=...]     plain Celery beside agentq on this machine
 #
@@ -11,11 +12,13 @@
 
 PYTHON ?= python3
 ARGS   ?=
+HOURS  ?= 1
+SEED   ?= 20
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test fault model check bench clean
+.PHONY: help demo test fault soak model check bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -32,6 +35,9 @@ fault: $(STAMP)
 
 model: $(STAMP)
 	@$(BIN)/python -m pytest -q --hypothesis-profile=fault --timeout=0 tests/integration/test_functions_model.py $(ARGS)
+
+soak: $(STAMP)
+	@$(BIN)/python -m tests.fault.soak --hours $(HOURS) --seed $(SEED) $(ARGS)
 
 check: $(STAMP)
 	@$(BIN)/ruff check .

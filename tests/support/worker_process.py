@@ -41,7 +41,7 @@ class WorkerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, *, wait: bool = True) -> None:
+    def start(self, *, wait: bool = True, within: float = 25) -> None:
         """Start it and wait until it is ready, unless it is to end before."""
         self._log.truncate(0)
         command = [sys.executable, *(("-P",) if self.folder else ()), "-m", "celery"]
@@ -56,7 +56,7 @@ class WorkerProcess:
             start_new_session=True,  # so that `kill` reaches the pool's children too
         )
         if wait:
-            wait_until(self._ready, lambda: f"worker ready\n{self.log()}", timeout=25)
+            wait_until(self._ready, lambda: f"worker ready\n{self.log()}", timeout=within)
 
     def _ready(self) -> bool:
         assert self._process is not None

@@ -210,6 +210,11 @@ class Ground:
         lost, doubled = self._lost(), self._doubled()
         if lost or doubled:
             self._tell(lost, doubled)
+        self.at_rest(workers)
+        return len(lost), len(doubled)
+
+    def at_rest(self, workers: int) -> None:
+        """Hold the end rule, once nothing waits: nothing is left but leases of the living."""
         wait_until(
             lambda: self.redis.zcard(self.keys.workers()) == workers,
             lambda: (
@@ -218,7 +223,6 @@ class Ground:
             30,
         )
         assert self._open_joins() == [], "fan-ins that still wait"
-        return len(lost), len(doubled)
 
     def _ended(self) -> str:
         """Return the last words of the workers that do not live, for whoever reads a failure."""
