@@ -252,8 +252,8 @@ class DeadLettersFull(AgentQError):
     def __init__(self, moved: int) -> None:
         """Keep how many messages were moved before."""
         super().__init__(
-            f"the dead letters are full (10,000): {moved} were moved, the rest still waits; replay "
-            "or drop some (agentq dead drop --all), then purge again"
+            f"the dead letters are full (dead.max_number, dead.max_bytes): {moved} were moved, the "
+            "rest still waits; replay or drop some (agentq dead drop --all), then purge again"
         )
         self.moved = moved
 

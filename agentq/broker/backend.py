@@ -187,6 +187,8 @@ class Backend(PlainBackend):
         box.effects += _forgotten(request, state)
         if request is not None:
             request.__dict__.pop(outbox.ATTRIBUTE, None)
+            if letter := request.__dict__.pop(outbox.LETTER, None):
+                box.effects.append(letter)
         self._complete(request, box)
 
     def _complete(self, request: Any, box: Outbox) -> None:

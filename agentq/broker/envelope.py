@@ -184,6 +184,11 @@ def _is_frame(frame: Any) -> bool:
             return False
 
 
+def expired(headers: dict[str, Any]) -> str:
+    """Return why a message is a dead letter whose `expires` has passed."""
+    return f"expired: it was to start before {headers['expires']}"
+
+
 def step_headers(
     task: str, task_id: str, *, ours: dict[str, Any], parent: str | None, root: str
 ) -> dict[str, Any]:

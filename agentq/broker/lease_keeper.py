@@ -178,7 +178,7 @@ class LeaseKeeper:
         terms = self._terms
         return calls.promote(
             self._prefix, _PROMOTED_AT_ONCE, terms.keep_ms,
-            dead_ms=terms.dead_ms, max_payload=terms.max_payload, retries=terms.retries,
+            letters=terms.letters, retries=terms.retries,
         )  # fmt: skip
 
     def _look_for_strays(self, held: list[list[bytes]]) -> None:

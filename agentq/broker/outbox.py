@@ -40,6 +40,9 @@ class Outbox:
 ATTRIBUTE = "_aq_outbox"
 """Where a request under a stock tracer keeps its outbox: Celery has no scope around a task."""
 
+LETTER = "_aq_letter"
+"""Where one that has expired keeps the effect that makes it a dead letter."""
+
 _scope: ContextVar[Outbox | None] = ContextVar("agentq_outbox", default=None)
 _closing: ContextVar[bool] = ContextVar("agentq_closing", default=False)
 

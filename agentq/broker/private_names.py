@@ -109,6 +109,9 @@ NAMES = (
     ),
     PrivateName("billiard.pool:ApplyResult._accept_callback", "called once", set_by="__init__"),
     PrivateName("celery.worker.state:should_terminate", "unless the worker is told to drop it"),
+    PrivateName(
+        "celery.worker.request:Request._context", "an expired one's letter goes with its end"
+    ),
     PrivateName("celery._state:_task_stack", "steps on one thread have a stack each"),
     PrivateName("celery.app.trace:build_tracer", "threads run Celery's own tracer"),
     PrivateName(

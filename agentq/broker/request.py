@@ -8,20 +8,25 @@ from typing import Any
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import WorkerLostError
 from celery.worker.request import Request as CeleryRequest
-from celery.worker.state import revoked
+
+from agentq.broker import envelope, outbox
 
 
 class Request(CeleryRequest):  # type: ignore[misc]
     """A message on its way through the pool."""
 
     def maybe_expire(self) -> bool:
-        """Whether it is expired by the broker's clock: this machine's may be wrong."""
+        """Whether it is expired by the broker's clock: this machine's may be wrong.
+
+        Celery's remembers its id as revoked; here a person may replay it.
+        """
         if not self.expires:
             return False
         ahead = timedelta(milliseconds=self.message.ahead_ms)
         if datetime.now(UTC if self.expires.tzinfo else None) - ahead <= self.expires:
             return False
-        revoked.add(self.id)
+        letter = self.message.letter.dead(envelope.expired(self.message.headers))
+        self._context.__dict__[outbox.LETTER] = letter  # kept by the call that ends the task
         return True
 
     def on_failure(

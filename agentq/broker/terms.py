@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
+
+from agentq.store.calls import Letters
 
 if TYPE_CHECKING:
     from agentq.settings import Settings
@@ -34,11 +36,10 @@ class Terms:
     """Most bytes of arguments."""
     replicated: bool = False
     """Whether what is sent must have reached a replica."""
-
     park_ms: int = 86_400_000
     """How long a message waits for a worker that has its task."""
-    dead_ms: int = 14 * 86_400_000
-    """How long a dead letter is kept."""
+    letters: Letters = field(default_factory=Letters)
+    """How dead letters are kept."""
     retries: str = "20 10"
     """Percent of attempts and number a second that may be retries."""
 
@@ -57,7 +58,12 @@ class Terms:
             max_payload=broker.max_payload,
             replicated=broker.durable == "replica",
             park_ms=_ms(broker.park_limit),
-            dead_ms=_ms(settings.dead.keep),
+            letters=Letters(
+                keep_ms=_ms(settings.dead.keep),
+                max_number=settings.dead.max_number,
+                max_bytes=settings.dead.max_bytes,
+                max_payload=broker.max_payload,
+            ),
             retries=str(settings.retry),
         )
 

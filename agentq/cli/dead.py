@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 dead = typer.Typer(
     name="dead",
     help="Dead letters: what could not be run, kept with its reason.\n\n"
-    "A letter is kept for [bold]dead.keep[/bold] (14d); the newest 10,000 are.",
+    "A letter is kept for [bold]dead.keep[/bold] (14d), and the newest "
+    "[bold]dead.max_number[/bold] (10,000) of [bold]dead.max_bytes[/bold] (64 MiB) together.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -47,11 +48,13 @@ def list_(
 
     Example: agentq dead list --since 1h --task shop.pay
     """
-    from agentq.ops.dead import letters
+    from agentq.ops.dead import kept, letters, questions
 
-    found = letters(_store(app), _wanted(reason, task, pool, since))
+    store = _store(app)
+    found = letters(store, _wanted(reason, task, pool, since))
+    all_ = kept(*store.pipeline(questions(store.keys)))
     if as_json:
-        _print({"letters": [_plain(letter) for letter in found]})
+        _print({"letters": [_plain(letter) for letter in found], "all": all_})
         return
     from rich.console import Console
     from rich.markup import escape
@@ -65,7 +68,10 @@ def list_(
             letter.id, f"{letter.died:%Y-%m-%d %H:%M:%S}", escape(letter.task) or "-", queue,
             str(letter.attempts), escape(letter.reason),
         )  # fmt: skip
-    Console(highlight=False).print(table if table.row_count else "no dead letters")
+    console = Console(highlight=False)
+    if table.row_count:
+        console.print(table)
+    console.print(f"in all: {all_}")
 
 
 @dead.command()
@@ -90,28 +96,45 @@ def show(
         typer.echo(f"{name.replace('_', ' ') + ':':<10} {shown[:_BODY_SHOWN]}{cut}")
 
 
-@dead.command()
-def replay(
-    ids: Ids = None,
-    reason: ByReason = "",
-    task: ByTask = "",
-    pool: ByPool = "",
-    since: BySince = None,
-    everything: All = False,
-    app: App = None,
-    as_json: Json = False,
-) -> None:
-    """Move dead letters back into their queues, as new: no delay, no attempts charged.
+def _on_letters(act: Callable[[Store, Iterable[str], bool], None]) -> Callable[..., None]:
+    """Give a command the arguments that say which letters it is for."""
+
+    def command(
+        ids: Ids = None,
+        reason: ByReason = "",
+        task: ByTask = "",
+        pool: ByPool = "",
+        since: BySince = None,
+        everything: All = False,
+        app: App = None,
+        as_json: Json = False,
+    ) -> None:
+        from agentq.ops.dead import Wanted, letters
+
+        wanted, store = _wanted(reason, task, pool, since), _store(app)
+        if bool(ids) + (wanted != Wanted()) + everything != 1:
+            raise typer.BadParameter(
+                "name letters, or say which by filters, or --all", param_hint="ID"
+            )
+        act(store, ids or (letter.id for letter in letters(store, wanted)), as_json)
+
+    command.__doc__ = act.__doc__
+    return command
+
+
+@dead.command("replay")
+@_on_letters
+def _replay(store: Store, chosen: Iterable[str], as_json: bool) -> None:  # noqa: FBT001 -- the option
+    """Move dead letters back into their queues, as new: no delay, no attempts charged, no expiry.
 
     A letter whose run has ended stays, and so does one of which only the beginning was kept.
     Interrupted, it is just given again: what was moved is no letter any more.
 
     Example: agentq dead replay --reason "worker died" --since 2h
     """
-    from agentq.ops.dead import replay as move
+    from agentq.ops.dead import replay
 
-    store = _store(app)
-    done = move(store, _chosen(store, ids, _wanted(reason, task, pool, since), everything))
+    done = replay(store, chosen)
     if as_json:
         _print({"replayed": done.moved, "refused": done.refused})
     else:
@@ -122,25 +145,16 @@ def replay(
         raise typer.Exit(1)
 
 
-@dead.command()
-def drop(
-    ids: Ids = None,
-    reason: ByReason = "",
-    task: ByTask = "",
-    pool: ByPool = "",
-    since: BySince = None,
-    everything: All = False,
-    app: App = None,
-    as_json: Json = False,
-) -> None:
+@dead.command("drop")
+@_on_letters
+def _drop(store: Store, chosen: Iterable[str], as_json: bool) -> None:  # noqa: FBT001 -- the option
     """Delete dead letters for good.
 
     Example: agentq dead drop --task shop.old
     """
-    from agentq.ops.dead import drop as delete
+    from agentq.ops.dead import drop
 
-    store = _store(app)
-    count = delete(store, _chosen(store, ids, _wanted(reason, task, pool, since), everything))
+    count = drop(store, chosen)
     if as_json:
         _print({"dropped": count})
     else:
@@ -158,20 +172,6 @@ def _wanted(reason: str, task: str, pool: str, since: str | None) -> Wanted:
     from agentq.ops.dead import Wanted
 
     return Wanted(reason=reason, task=task, pool=pool, since=duration(since, "--since"))
-
-
-def _chosen(
-    store: Store,
-    ids: list[str] | None,
-    wanted: Wanted,
-    everything: bool,  # noqa: FBT001 -- as given
-) -> Iterable[str]:
-    from agentq.ops.dead import Wanted, letters
-
-    filtered = wanted != Wanted()
-    if bool(ids) + filtered + everything != 1:
-        raise typer.BadParameter("name letters, or say which by filters, or --all", param_hint="ID")
-    return ids or (letter.id for letter in letters(store, wanted))
 
 
 def _count(number: int) -> str:

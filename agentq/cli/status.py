@@ -103,7 +103,7 @@ def _print_queues(console: Console, found: CellStatus) -> None:
     from agentq.cli.show_run import seconds
     from agentq.cli.tables import plain_table
 
-    console.print(f"[bold]Queues[/bold] {found.delayed} delayed, {found.dead} dead letters")
+    console.print(f"[bold]Queues[/bold] {found.delayed} delayed, {found.dead}")
     if not found.queues:
         return
     table = plain_table("pool", "lane", ">waiting", ">oldest", ">with workers")

@@ -1,4 +1,4 @@
-"""Dead letters as a person handles them: looked at, replayed, dropped.
+"""Dead letters as a person handles them: counted, looked at, replayed, dropped.
 
 Each letter is an entry of one stream and is moved or deleted by one call, so that whoever is
 interrupted just does it again: what was done is gone from the letters, and counts once.
@@ -6,7 +6,7 @@ interrupted just does it again: what was done is gone from the letters, and coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -16,9 +16,10 @@ from agentq.broker import envelope
 from agentq.errors import LetterNotFound
 from agentq.store import calls
 from agentq.store.client import Store
+from agentq.store.keys import Keys
 
 AT_ONCE = 100
-"""Letters read, replayed or dropped by one call: keeps it under 5 ms."""
+"""Letters read, replayed or dropped by one call."""
 
 REFUSALS = {
     "gone": "it was replayed or dropped before",
@@ -86,6 +87,53 @@ class Replayed:
     """Letter -> why it was left where it is, in words of `REFUSALS`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What there is of dead letters, and what was dropped to keep them within their settings."""
+
+    number: int
+    bytes: int
+    """Of reasons, heads and bodies."""
+    too_old: int
+    """Dropped since the cell began, for `dead.keep`."""
+    too_many: int
+    """... for `dead.max_number`."""
+    too_large: int
+    """... for `dead.max_bytes`."""
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        shown = f"{self.number} dead letter{'' if self.number == 1 else 's'}"
+        if self.number:
+            shown += f" ({self.bytes / 2**20:.1f} MB)"
+        dropped = {
+            "dead.keep": self.too_old, "dead.max_number": self.too_many,
+            "dead.max_bytes": self.too_large,
+        }  # fmt: skip
+        said = ", ".join(f"{count} by {name}" for name, count in dropped.items() if count)
+        return f"{shown}; dropped so far: {said}" if said else shown
+
+
+def kept(number: int, counts: Any) -> Kept:
+    """Read the answers of `questions`."""
+    pairs = (
+        counts if isinstance(counts, dict) else dict(zip(counts[::2], counts[1::2], strict=True))
+    )
+
+    def count(name: bytes) -> int:
+        return int(pairs.get(name, 0))
+
+    return Kept(
+        number=number, bytes=count(b"bytes"), too_old=count(b"trimmed:age"),
+        too_many=count(b"trimmed:number"), too_large=count(b"trimmed:bytes"),
+    )  # fmt: skip
+
+
+def questions(keys: Keys) -> list[calls.Call]:
+    """Return the commands whose answers `kept` reads."""
+    return [("XLEN", keys.dead()), ("HGETALL", keys.dead_numbers())]
+
+
 def letters(store: Store, wanted: Wanted) -> Iterator[Letter]:
     """Yield the letters there are now that fit, oldest first.
 
@@ -120,17 +168,12 @@ def replay(store: Store, ids: Iterable[str]) -> Replayed:
     Raises:
         BrokerUnavailable: no answer in time; what was moved is, and the rest can be asked again.
     """
-    moved, left = 0, iter(ids)
-    refused: dict[str, str] = {}
-    while some := list(islice(left, AT_ONCE)):
-        known = [id_ for id_ in some if _is_id(id_)]
-        refused |= {id_: REFUSALS["gone"] for id_ in some if not _is_id(id_)}
-        answers = store.call(calls.replay(store.keys.prefix, known)) if known else []
-        for id_, answer in zip(known, answers, strict=True):
-            if answer == b"ok":
-                moved += 1
-            else:
-                refused[id_] = REFUSALS[answer.decode()]
+    moved, refused = 0, {}
+    for id_, answer in _answered(store, calls.replay, ids):
+        if answer == "ok":
+            moved += 1
+        else:
+            refused[id_] = REFUSALS[answer]
     return Replayed(moved, refused)
 
 
@@ -140,10 +183,21 @@ def drop(store: Store, ids: Iterable[str]) -> int:
     Raises:
         BrokerUnavailable: no answer in time; the rest can be asked again.
     """
-    dropped, left = 0, filter(_is_id, ids)
+    return sum(answer == "ok" for _, answer in _answered(store, calls.drop, ids))
+
+
+def _answered(
+    store: Store, call: Callable[[str, Sequence[str]], calls.Call], ids: Iterable[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield letters with what *call* answered of them, piece by piece."""
+    left = iter(ids)
     while some := list(islice(left, AT_ONCE)):
-        dropped += store.command("XDEL", store.keys.dead(), *some)
-    return dropped
+        yield from ((id_, "gone") for id_ in some if not _is_id(id_))
+        known = [id_ for id_ in some if _is_id(id_)]
+        while known:
+            answers = store.call(call(store.keys.prefix, known))
+            yield from ((id_, a.decode()) for id_, a in zip(known, answers, strict=False))
+            known = known[len(answers) :]
 
 
 def _is_id(text: str) -> bool:

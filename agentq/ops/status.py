@@ -9,6 +9,7 @@ from typing import Any, Literal
 import orjson
 
 from agentq.broker.routing import LANES
+from agentq.ops.dead import Kept, kept, questions
 from agentq.ops.pausing import Pause, read_pauses
 from agentq.runs.record import RunState
 from agentq.store.client import Store
@@ -99,7 +100,7 @@ class CellStatus:
     broker: Broker
     queues: tuple[Queue, ...]
     delayed: int
-    dead: int
+    dead: Kept
     parked: tuple[Parked, ...]
     pauses: tuple[Pause, ...]
     workers: tuple[Worker, ...]
@@ -117,14 +118,14 @@ def read_status(store: Store) -> CellStatus:
         BrokerUnavailable: no answer in time.
     """
     keys = store.keys
-    info, config, now, lanes, delayed, dead, workers, known, newest = store.pipeline(
+    info, config, now, lanes, delayed, dead, counts, workers, known, newest = store.pipeline(
         [
             ("INFO",),
             ("CONFIG", "GET", "append*"),
             ("TIME",),
             ("SMEMBERS", keys.lanes()),
             ("ZCARD", keys.delayed()),
-            ("XLEN", keys.dead()),
+            *questions(keys),
             ("ZRANGE", keys.workers(), 0, -1, "WITHSCORES"),
             ("ZCARD", keys.runs()),
             ("ZRANGE", keys.runs(), 0, RUNS_COUNTED - 1, "REV"),
@@ -135,7 +136,7 @@ def read_status(store: Store) -> CellStatus:
         broker=_broker(store, info, config),
         queues=_queues(store, [lane.decode() for lane in lanes], now_ms),
         delayed=delayed,
-        dead=dead,
+        dead=kept(dead, counts),
         parked=_parked(store, now_ms),
         pauses=read_pauses(store, now_ms),
         workers=_workers(store, _scored(workers), now_ms),

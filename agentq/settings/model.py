@@ -153,8 +153,12 @@ class Blobs(Section):
 class Dead(Section):
     """Dead letters: what could not be run, kept for a person."""
 
-    keep: Duration = setting(
-        14 * DAY, "duration", "How long a dead letter is kept; at most 10,000 are", at_least=S
+    keep: Duration = setting(14 * DAY, "duration", "How long a dead letter is kept", at_least=S)
+    max_number: Whole = setting(
+        10_000, "letters", "The newest are kept; what is dropped is counted by status", at_least=1
+    )
+    max_bytes: Whole = setting(
+        67_108_864, "bytes", "All dead letters together; the oldest make room", at_least=1024
     )
 
 

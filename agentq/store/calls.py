@@ -271,20 +271,34 @@ def park(  # noqa: PLR0913 -- the function's arguments, one for one
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """How dead letters are kept."""
+
+    keep_ms: int = 14 * 86_400_000
+    max_number: int = 10_000
+    max_bytes: int = 67_108_864
+    """Of all letters: reasons, heads and bodies."""
+    max_payload: int = 262_144
+    """A larger head or body is cut."""
+
+
 def promote(
     prefix: str,
     most: int,
     keep_ms: int,
     *,
-    dead_ms: int = 14 * 86_400_000,
-    max_payload: int = 262_144,
+    letters: Letters = Letters(),
     retries: str = "20 10",
 ) -> Call:
-    """Move what is due, end what is late, drop letters older than *dead_ms*.
+    """Move what is due, end what is late, drop letters that are too old, many or large.
 
     *retries*: percent of attempts and number a second that may be retries.
     """
-    return ("FCALL", "aq1_promote", 1, prefix, most, keep_ms, dead_ms, max_payload, retries)
+    return (
+        "FCALL", "aq1_promote", 1, prefix, most, keep_ms,
+        letters.keep_ms, letters.max_payload, retries, letters.max_number, letters.max_bytes,
+    )  # fmt: skip
 
 
 def pause(prefix: str, what: str) -> Call:
@@ -298,8 +312,13 @@ def resume(prefix: str, what: str, most: int) -> Call:
 
 
 def replay(prefix: str, letters: Sequence[Arg]) -> Call:
-    """Move dead letters back into their queues; answers one word each."""
+    """Move dead letters back into their queues; answers one word each, for the first of them."""
     return ("FCALL", "aq1_replay", 1, prefix, *letters)
+
+
+def drop(prefix: str, letters: Sequence[Arg]) -> Call:
+    """Delete dead letters; answers as `replay`."""
+    return ("FCALL", "aq1_drop", 1, prefix, *letters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ Key, type, what it holds, how long it lives::
     paused                    hash    pause -> since when, ms, "-" before it while it is lifted
                                       permanent, bounded
     aside:<pause>             list    messages that a pause stopped, packed; until it is lifted
-    payload                   string  broker.max_payload, for cutting letters; permanent
     blobs:id                  string  tells this cell's blobs from all others'; permanent
     blobs:kept:<run>          string  when a letter of the run that refers to a blob died, ms
                                       until it is swept, ten years at most
@@ -45,7 +44,8 @@ Key, type, what it holds, how long it lives::
     join:<join>               hash    members left, width, body to enqueue; runs.join_ttl
     join:<join>:res           hash    index -> outcome; runs.join_ttl
     join:<join>:wait          list    members beyond `at_once`, packed; runs.join_ttl
-    dead                      stream  dead letters, newest 10,000; permanent, trimmed
+    dead                      stream  dead letters; permanent, trimmed
+    dead:n                    hash    their bytes, their limits, how many were trimmed; permanent
     reply:<queue>             list    replies to remote control; a minute
     celery-task-meta-<task>   string  Celery's result document; broker.result_ttl
 """
@@ -65,7 +65,7 @@ REPLICATED = "replicated"
 
 PERMANENT = (
     "s:", "r:", "lanes", "workers", "reap:", "delayed", "runs", "due", "dead", "idle:",
-    "parked", "paused", "aside:", "payload", "blobs:id", "retries", "load:", "tenants",
+    "parked", "paused", "aside:", "blobs:id", "retries", "load:", "tenants",
 )  # fmt: skip
 """What may stand without a time to live; a test walks all keys against this list."""
 
@@ -136,6 +136,10 @@ class Keys:
     def dead(self) -> str:
         """Return the dead letters."""
         return f"{self.prefix}dead"
+
+    def dead_numbers(self) -> str:
+        """Return what is counted of the dead letters."""
+        return f"{self.prefix}dead:n"
 
     def staged(self, group: str) -> str:
         """Return the members of a group that is not open yet."""

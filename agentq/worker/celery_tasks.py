@@ -33,7 +33,7 @@ from celery.exceptions import (
 from celery.utils.saferepr import saferepr
 from celery.worker import state as worker_state
 
-from agentq.broker import outbox
+from agentq.broker import envelope, outbox
 from agentq.broker.task import CALLED, before_it_begins
 from agentq.errors import StepAborted, WorkerLost
 from agentq.worker.again import Again
@@ -82,6 +82,9 @@ class _CeleryTasks:
             sender=delivery.task, request=request, terminated=why == "terminated", signum=None,
             expired=why == "expired",
         )  # fmt: skip
+        if why == "expired":
+            reason = envelope.expired(delivery.envelope.headers)
+            delivery.outbox.effects.append(dead_letter(delivery, reason))
         self._parts.events.revoked(delivery, expired=why == "expired")
         logger.info("%s[%s]: %s", delivery.task.name, delivery.id, why)
 

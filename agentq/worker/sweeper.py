@@ -14,6 +14,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+from agentq.broker.terms import Terms
 from agentq.errors import BrokerUnavailable
 from agentq.store import calls
 
@@ -67,9 +68,8 @@ class Sweeper:
         self._clock = clock
         lease_ms = int(settings.worker.lease.total_seconds() * 1000)
         self._keep_ms = int(settings.runs.keep.total_seconds() * 1000)
-        self._dead_ms = int(settings.dead.keep.total_seconds() * 1000)
-        self._max_payload = settings.broker.max_payload
-        self._retries = str(settings.retry)
+        terms = Terms.of(settings)
+        self._letters, self._retries = terms.letters, terms.retries
         self._limit = settings.broker.delivery_limit
         self._gap_ms = max(lease_ms // 2, 3000)
         self._soon = asyncio.Event()
@@ -107,11 +107,10 @@ class Sweeper:
             [
                 calls.reap(prefix, self._limit, self._gap_ms, self._keep_ms),
                 calls.promote(
-                    prefix, MOST, self._keep_ms,
-                    dead_ms=self._dead_ms, max_payload=self._max_payload, retries=self._retries,
+                    prefix, MOST, self._keep_ms, letters=self._letters, retries=self._retries
                 ),
             ]
-        )  # fmt: skip
+        )
         for reply in (reaped, promoted):
             if isinstance(reply, Exception):
                 logger.error("sweeper: %s", reply)

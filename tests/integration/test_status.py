@@ -17,7 +17,7 @@ def cell(url: str) -> Cell:
 def test_a_new_cell_has_neither_queues_nor_workers_nor_runs(cell: Cell) -> None:
     found = read_status(cell.store)
     assert (found.queues, found.workers, found.runs, found.runs_known) == ((), (), {}, 0)
-    assert (found.delayed, found.dead) == (0, 0)
+    assert (found.delayed, found.dead.number, found.dead.bytes) == (0, 0, 0)
 
 
 def test_work_that_waits_is_told_from_work_that_workers_hold(cell: Cell) -> None:

@@ -30,6 +30,7 @@ LIMIT_US = 5000
 
 MEMBERS = 5000
 CHUNK, FETCHED, REAPED, PROMOTED, COMPLETED = 500, 256, 500, 200, 32
+LETTERS, LARGE = 100, 262_144
 _BODY = b"x" * 700
 _HEADERS = b"h" * 700
 _WORKER, _POOL, _LANE = "w", "p", "normal"
@@ -131,7 +132,7 @@ class Round:
         """Measure all of them."""
         tests: list[Callable[[], None]] = [
             self._enqueue, self._group, self._fan_out, self._fetch_and_complete, self._reap,
-            self._release, self._promote, self._renew, self._cancel, self._fail,
+            self._release, self._promote, self._renew, self._cancel, self._fail, self._letters,
         ]  # fmt: skip
         for test in tests:
             self._store.command("FLUSHALL")
@@ -317,3 +318,22 @@ class Round:
             "a retry in 1 s",
             calls.fail(self._prefix, lane, stream, entry, after_ms=1000, retry=True),
         )
+
+    def _letters(self) -> None:
+        small = self._die(LETTERS, b"")
+        self._timed(f"{LETTERS} letters", calls.replay(self._prefix, small))
+        small = self._die(LETTERS, b"")
+        self._timed(f"{LETTERS} letters", calls.drop(self._prefix, small))
+        large = self._die(LETTERS, bytes(LARGE))
+        self._timed(f"letters of {LARGE >> 10} KiB", calls.drop(self._prefix, large))
+        self._timed(
+            f"too many letters of {LARGE >> 10} KiB",
+            calls.promote(self._prefix, PROMOTED, _KEEP_MS, letters=calls.Letters(max_number=1)),
+        )
+
+    def _die(self, count: int, body: bytes) -> list[bytes]:
+        for number in range(count):
+            letter = effects.dead("why", f"d{number}", 0, _HEADERS, body, pool=_POOL, lane=_LANE)
+            self._call(calls.complete(self._prefix, "", "", "", _KEEP_MS, [letter]))
+        found = self._store.command("XRANGE", self._store.keys.dead(), "-", "+")
+        return [entry for entry, _ in found]

@@ -10,18 +10,6 @@ local function settle(stream, entry)
   return true
 end
 
--- Reads an entry; whatever a stranger wrote, every field is there and has its type.
-local function fields_of(entry)
-  local f = { i = '', r = '', j = '', h = '', b = '' }
-  local list = entry[2]
-  for k = 1, #list, 2 do f[list[k]] = list[k + 1] end
-  f.a, f.n = tonumber(f.a) or 0, tonumber(f.n) or 0
-  f.t = tonumber(f.t) or tonumber(string.match(entry[1], '^(%d+)'))
-  f.u, f.s = tonumber(f.u) or 0, tonumber(f.s) or 0
-  if not string.match(f.j, '^.+|%d+$') then f.j = '' end
-  return f
-end
-
 -- Moves one pending entry of a stream to where it is handed out again; dead after `limit` attempts.
 -- `charge`: 1 = counts as an attempt; `suspect`: 1 = it may be what its process died of.
 local function give_back(P, lane, stream, entry, charge, suspect, limit, keep, now, woken)

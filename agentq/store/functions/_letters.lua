@@ -1,25 +1,92 @@
 -- Dead letters, and the end of what will not be tried again.
+--
+-- The letters are the stream `dead`. Beside it the hash `dead:n`:
+--   bytes                                of all letters: reason, head and body
+--   max_payload, max_number, max_bytes   the settings, as the last `promote` noted them
+--   trimmed:age, trimmed:number, trimmed:bytes   letters dropped because they were too old, many, large
 
-local DEAD_KEPT = 10000
-local DEAD_BYTES = 65536
-local MAX_PAYLOAD = 262144
+local DEAD_NUMBER, DEAD_BYTES, MAX_PAYLOAD = 10000, 67108864, 262144 -- until `promote` notes them
+local CUT = 65536
+local TRIMMED = 20 -- letters a call trims
+local PIECE = 2097152 -- bytes of letters after which a call ends: each is read whole, 0.3 us a KB
 local REFERS = '"blob":' -- in the head of a message whose argument is in blob storage
 local TEN_YEARS = 315360000000 -- ms; who sweeps blobs knows dead.keep, and deletes the key
 
--- Keeps a letter: whole up to broker.max_payload (`promote` notes it); of a larger one the beginning,
--- which can not be replayed (field c: how many bytes it had).
-local function dead(P, reason, f, pool, lane)
-  local most = tonumber(redis.call('GET', P .. 'payload') or MAX_PAYLOAD)
-  local h, b, cut = f.h, f.b, 0
-  if #h > most or #b > most then
-    h, b, cut = string.sub(h, 1, DEAD_BYTES), string.sub(b, 1, DEAD_BYTES), #h + #b
+local function letter_size(f) return #(f.why or '') + #f.h + #f.b end
+
+-- Takes a letter away; whoever takes one away does it here, so that the bytes are right.
+local function take_letter(P, id, f)
+  redis.call('XDEL', P .. 'dead', id)
+  local bytes = redis.call('HINCRBY', P .. 'dead:n', 'bytes', -letter_size(f))
+  if bytes < 0 then redis.call('HSET', P .. 'dead:n', 'bytes', 0) end
+end
+
+-- Does `act(id, fields)` with each letter there is of ARGV and returns its answers, "gone" where there
+-- is none; fewer than asked for once PIECE bytes were read.
+local function with_letters(P, argv, act)
+  local answers, read = {}, 0
+  for k, id in ipairs(argv) do
+    if read >= PIECE then break end
+    local found = redis.call('XRANGE', P .. 'dead', id, id)
+    local f = found[1] and fields_of(found[1])
+    answers[k] = f and act(id, f) or 'gone'
+    read = read + (f and letter_size(f) or 0)
   end
-  redis.call('XADD', P .. 'dead', 'MAXLEN', DEAD_KEPT, '*', 'why', string.sub(reason, 1, 1000),
-    'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b, 'n', f.n, 't', f.t, 'p', pool, 'l', lane,
-    'r', f.r, 'j', f.j, 'c', cut)
+  return answers
+end
+
+-- Drops the oldest letter, where its id is not behind `last`, and counts it as dropped for `why`;
+-- returns its bytes, nil where there is none.
+local function trim(P, why, last)
+  local entry = redis.call('XRANGE', P .. 'dead', '-', last, 'COUNT', 1)[1]
+  if not entry then return nil end
+  local f = fields_of(entry)
+  take_letter(P, entry[1], f)
+  redis.call('HINCRBY', P .. 'dead:n', 'trimmed:' .. why, 1)
+  return letter_size(f)
+end
+
+-- Returns how many more letters there may be, and bytes of them; below 0 where there are too many.
+local function letters_room(P)
+  local v = redis.call('HMGET', P .. 'dead:n', 'max_number', 'max_bytes', 'bytes')
+  local number = redis.call('XLEN', P .. 'dead')
+  return tonumber(v[1] or DEAD_NUMBER) - number, tonumber(v[2] or DEAD_BYTES) - tonumber(v[3] or '0'), number
+end
+
+-- Drops the oldest letters where they are older than `oldest` (an id), too many or too large
+-- together, a piece of them a call; the newest stays.
+local function trim_to_fit(P, oldest)
+  local read = 0
+  for _ = 1, TRIMMED do
+    local number, bytes, there = letters_room(P)
+    local dropped
+    if number < 0 then
+      dropped = trim(P, 'number', '+')
+    elseif bytes < 0 and there > 1 then
+      dropped = trim(P, 'bytes', '+')
+    elseif oldest then
+      dropped = trim(P, 'age', oldest)
+    end
+    read = read + (dropped or PIECE)
+    if read >= PIECE then return end
+  end
+end
+
+-- Keeps a letter: whole up to broker.max_payload; of a larger one the beginning, which can not be
+-- replayed (field c: how many bytes it had). The oldest make room for it.
+local function dead(P, reason, f, pool, lane)
+  local most = tonumber(redis.call('HGET', P .. 'dead:n', 'max_payload') or MAX_PAYLOAD)
+  local h, b, cut, why = f.h, f.b, 0, string.sub(reason, 1, 1000)
+  if #h > most or #b > most then
+    h, b, cut = string.sub(h, 1, CUT), string.sub(b, 1, CUT), #h + #b
+  end
+  redis.call('XADD', P .. 'dead', '*', 'why', why, 'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b,
+    'n', f.n, 't', f.t, 'p', pool, 'l', lane, 'r', f.r, 'j', f.j, 'c', cut)
+  redis.call('HINCRBY', P .. 'dead:n', 'bytes', #why + #h + #b)
   if f.r ~= '' and string.find(f.h, REFERS, 1, true) then
     redis.call('SET', P .. 'blobs:kept:' .. f.r, now_ms(), 'PX', TEN_YEARS)
   end
+  trim_to_fit(P)
 end
 
 -- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields

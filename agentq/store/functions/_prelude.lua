@@ -71,6 +71,18 @@ local function message_at(argv, i)
     run = argv[i + 4], join = argv[i + 5], h = argv[i + 6], b = argv[i + 7] }, i + 8
 end
 
+-- Reads an entry; whatever a stranger wrote, every field is there and has its type.
+local function fields_of(entry)
+  local f = { i = '', r = '', j = '', h = '', b = '' }
+  local list = entry[2]
+  for k = 1, #list, 2 do f[list[k]] = list[k + 1] end
+  f.a, f.n = tonumber(f.a) or 0, tonumber(f.n) or 0
+  f.t = tonumber(f.t) or tonumber(string.match(entry[1], '^(%d+)'))
+  f.u, f.s = tonumber(f.u) or 0, tonumber(f.s) or 0
+  if not string.match(f.j, '^.+|%d+$') then f.j = '' end
+  return f
+end
+
 local function pack(m)
   return cmsgpack.pack({ m.pool, m.lane, m.due, m.id, m.run, m.join, m.h, m.b })
 end

@@ -1,11 +1,12 @@
--- Moves delayed messages that are due into their queues, ends runs behind their deadline, drops old
--- dead letters, and goes on with pauses whose lifting was left undone.
+-- Moves delayed messages that are due into their queues, ends runs behind their deadline, drops dead
+-- letters that are too old, many or large, and goes on with pauses whose lifting was left undone.
 -- KEYS[1]  prefix
 -- ARGV[1]  most      messages a call, at most 500
 -- ARGV[2]  keep_ms   how long a run that ends by this is kept
 -- ARGV[3]  dead_ms   how long a dead letter is kept
 -- ARGV[4]  payload   broker.max_payload: a larger dead letter is cut
 -- ARGV[5]  retries   "<retry.budget> <retry.per_second>"
+-- ARGV[6]  number    most dead letters                 ARGV[7]  bytes     most of them together
 -- Returns  {messages moved, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message.
 local function promote(keys, argv)
@@ -31,8 +32,10 @@ local function promote(keys, argv)
   local old = redis.call('ZRANGEBYSCORE', P .. 'runs', '-inf', now - keep * 2, 'LIMIT', 0, 500)
   if old[1] then redis.call('ZREM', P .. 'runs', unpack(old)) end
   if argv[3] then
-    redis.call('XTRIM', P .. 'dead', 'MINID', now - tonumber(argv[3]))
-    redis.call('SET', P .. 'payload', argv[4])
+    redis.call('HSET', P .. 'dead:n', 'max_payload', argv[4], 'max_number', argv[6] or DEAD_NUMBER,
+      'max_bytes', argv[7] or DEAD_BYTES)
+    trim_to_fit(P, now - tonumber(argv[3]))
+    if redis.call('XLEN', P .. 'dead') == 0 then redis.call('HSET', P .. 'dead:n', 'bytes', 0) end
   end
   if argv[5] then redis.call('SET', P .. 'retries', argv[5]) end
   local first = redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')

@@ -15,7 +15,7 @@ local function purge(keys, argv)
   local before = tonumber(argv[10])
   if before < 0 then before = now + before end
   local cursor, found = look(P, source, argv[2], tonumber(argv[3]))
-  local room = DEAD_KEPT - redis.call('XLEN', P .. 'dead')
+  local room, bytes = letters_room(P)
   local function fits(f, pool, lane)
     if argv[5] ~= '' and argv[5] ~= pool then return false end
     if argv[6] ~= '' and argv[6] ~= lane then return false end
@@ -28,7 +28,8 @@ local function purge(keys, argv)
   for _, one in ipairs(found) do
     local place, f, pool, lane = one[1], one[2], one[3], one[4]
     if fits(f, pool, lane) then
-      if room <= 0 then return { argv[2], moved, 1 } end
+      local size = #argv[4] + #f.h + #f.b
+      if room <= 0 or bytes < size then return { argv[2], moved, 1 } end
       if source == 'delayed' then
         undelay(P, { place })
       elseif string.match(source, '^aside:') then
@@ -37,7 +38,7 @@ local function purge(keys, argv)
         redis.call('XDEL', P .. source, place)
       end
       dead(P, argv[4], f, pool, lane)
-      moved, room = moved + 1, room - 1
+      moved, room, bytes = moved + 1, room - 1, bytes - size
     end
   end
   if cursor ~= '' and string.match(source, '^aside:') then cursor = tostring(tonumber(cursor) - moved) end

@@ -91,6 +91,7 @@ class Machine(RuleBasedStateMachine):
         parked = [one.lacking for one in self.now.delayed if one.lacking]
         assert self.now.parked == {name: parked.count(name) for name in parked}
         assert self.now.load.get("n", 0) == self.paper.drained
+        assert self.now.dead.get("bytes", 0) == sum(one.bytes for one in self.now.letters)
 
     # -- the end ----------------------------------------------------------------------------------
 
