@@ -381,3 +381,14 @@ def operations(w: World) -> None:
     w.store.call(calls.resume(w.prefix, "step:wire.add", 10))
     w.store.call(calls.cancel(w.prefix, "unknown", KEEP_MS))
     w.promote()
+
+
+@scene
+def dropped(w: World) -> None:
+    """A letter that was deleted, and one that a sweep dropped as there were too many."""
+    for id_ in ("d0", "d1", "d2"):
+        letter = effects.dead("why", id_, 0, b"head", b"body", pool="shared", lane="normal")
+        w.store.call(calls.complete(w.prefix, "", "", "", KEEP_MS, [letter]))
+    first = w.store.client.xrange(w.store.keys.dead())[0][0]
+    w.store.call(calls.drop(w.prefix, [first, "1-1"]))
+    w.store.call(calls.promote(w.prefix, 10, KEEP_MS, letters=calls.Letters(max_number=1)))

@@ -252,6 +252,19 @@ def buried(play: Play, *, purge_at: str = "", replay_at: str = "") -> None:
     assert play.ran("member") == once(5)
 
 
+def drop(play: Play, point: str) -> None:
+    """It dies as it deletes dead letters: what they were is never run."""
+    runs = [play.submit("one", number) for number in range(5)]
+    play.command("purge", "--pool", "shared", "--yes")
+    play.command("dead", "drop", "--all", crash=point)
+    play.command("dead", "drop", "--all")
+    assert play.aq.store.command("XLEN", play.aq.store.keys.dead()) == 0
+    play.go_on()
+    for run in runs:
+        assert run.cancel()
+    assert play.ran("member") == {}
+
+
 def find(play: Play, point: str) -> None:
     """It dies as it looks for a run."""
     run = play.submit("one")
@@ -267,6 +280,7 @@ SCENARIOS: dict[str, Scenario] = {
     "cancel": cancel,
     "complete": complete,
     "complete_many": complete_many,
+    "drop": drop,
     "enqueue": enqueue,
     "fail": fail,
     "fetch": fetch,

@@ -66,7 +66,7 @@ for _, key in ipairs({ 'tenants', 'parked', 'paused', 'dead:n' }) do
 end
 out.load = {}
 for name, value in pairs(pairs_of(redis.call('HGETALL', P .. 'load:p'))) do
-  if not string.match(name, '^s:') then out.load[name] = value end
+  if tonumber(value) then out.load[name] = value end
 end
 out.due = redis.call('ZRANGE', P .. 'due', 0, -1)
 return cjson.encode(out)
