@@ -243,9 +243,11 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             return False
         if len(entries) >= room:
             self._to_ask.append(queue)
-        waiting = deque(
-            judge(entry, pool=queue, now_ms=now_ms, terms=self.terms) for entry in entries
-        )
+        waiting: deque[Verdict] = deque()
+        for entry in entries:  # all, before solo runs the first of them
+            verdict = judge(entry, pool=queue, now_ms=now_ms, terms=self.terms)
+            if self.qos.takes(verdict, beside=len(waiting)):
+                waiting.append(verdict)
         try:
             while waiting:
                 self._hand_in(queue, waiting[0])
@@ -259,11 +261,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         for verdict in verdicts:
             fence = verdict.fence
             if fence.tag not in self.qos._delivered:  # noqa: SLF001 -- kombu's bookkeeping
-                self.keeper.hand_back(self._given_back(fence))
-
-    def _given_back(self, fence: Fence) -> calls.Call:
-        lane = f"{fence.pool}:{fence.lane}"
-        return calls.fail(self.prefix, lane, fence.stream, fence.entry, after_ms=0, retry=False)
+                self.qos.give_back(fence)
 
     def _park(self, fence: Fence, id_: str, lacking: str) -> None:
         logger.warning("no %s here: handed back", lacking)

@@ -25,6 +25,7 @@ from weakref import WeakSet
 
 import orjson
 
+from agentq.broker import worker_app
 from agentq.broker.parking import Parking
 from agentq.broker.terms import Terms
 from agentq.clock import wall_ms
@@ -43,6 +44,11 @@ _PROMOTED_AT_ONCE = 200
 def _new_name() -> str:
     # New at each start: a lease that was lost must not be mistaken for the one that follows it.
     return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+
+
+def pace(lease_ms: int) -> float:
+    """Return the mean seconds between two rounds: a short lease is to be renewed in time."""
+    return min(_ROUND_S, lease_ms / 3000)
 
 
 class Holder(Protocol):
@@ -197,7 +203,8 @@ class LeaseKeeper:
         self._strays = strays
 
     def _run(self) -> None:
-        while not self._stop.wait(_ROUND_S * random.uniform(0.8, 1.2)):  # noqa: S311 -- jitter
+        every = pace(self._terms.lease_ms)
+        while not self._stop.wait(every * random.uniform(0.8, 1.2)):  # noqa: S311 -- jitter
             try:
                 self.round()
                 self._said_missing = False
@@ -235,6 +242,7 @@ class LeaseKeeper:
             "pid": os.getpid(),
             "pools": sorted(self.pools),
             "loop": "celery",
+            "suspects": worker_app.processes(),  # prefork runs each task alone
             "skew_ms": self._skew_ms,
         }
         return calls.renew(

@@ -2,6 +2,13 @@
 
 A stream's pending list knows who holds what, so nothing is written here; an ack ends the delivery
 under its fence. "stale" is no error: the pool's child has ended it already, result and all.
+
+A suspect may be what its process died of. Where tasks share a process (threads, solo) it is taken
+alone: only when nothing else is held, and nothing else beside it::
+
+    anything --a suspect comes--> draining --nothing is held--> anything --a suspect--> alone
+       ^                                                                                  |
+       +---------------------------------- it has ended ----------------------------------+
 """
 
 from __future__ import annotations
@@ -12,17 +19,48 @@ from typing import Any
 
 from kombu.transport import virtual
 
-from agentq.broker.received import Fence
+from agentq.broker import worker_app
+from agentq.broker.received import Fence, Received, Verdict
 from agentq.errors import BrokerUnavailable
 from agentq.store import calls
+
+SUSPECT_MS = 1_000
+"""How long a suspect rests that would not be alone here."""
 
 
 class QoS(virtual.QoS):  # type: ignore[misc]
     """Belongs to one channel."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Hold nothing yet."""
+        super().__init__(*args, **options)
+        self._closed = False
+
     def can_consume(self) -> bool:
         """Whether to read on: an answer that was asked for is always read."""
-        return bool(self.channel.asking or super().can_consume())
+        return bool(self.channel.asking or (not self._is_closed() and super().can_consume()))
+
+    def takes(self, verdict: Verdict, *, beside: int) -> bool:
+        """Take a message, or hand it back that may not run beside what is held (and *beside*)."""
+        if not isinstance(verdict, Received) or worker_app.processes():
+            return True  # it does not run, or in a process of its own
+        used = self.used + beside
+        suspect = verdict.payload["letter"].suspected > 0
+        if used and (suspect or self._closed):
+            self._closed = True
+            self.give_back(verdict.fence, after_ms=SUSPECT_MS if suspect else 0)
+            return False
+        self._closed = suspect
+        return True
+
+    def give_back(self, fence: Fence, *, after_ms: int = 0) -> None:
+        """Hand out again what was not begun."""
+        self.channel.keeper.hand_back(self._given_back(fence, after_ms=after_ms))
+
+    def _is_closed(self) -> bool:
+        """Whether a suspect is alone, or nothing more is taken so that one can be."""
+        self._closed = self._closed and self.used > 0
+        return self._closed
 
     def room(self, default: int) -> int:
         """Return how many more messages may be held; *default* where nothing limits them."""
@@ -65,7 +103,8 @@ class QoS(virtual.QoS):  # type: ignore[misc]
             message = self._delivered.get(delivery_tag)
             if requeue:
                 died = getattr(message, "died", False)
-                self.channel.keeper.hand_back(self._given_back(fence, died=died))
+                call = self._died(fence) if died else self._given_back(fence)
+                self.channel.keeper.hand_back(call)
             elif message is not None:
                 self.channel.bury(fence, "rejected", message.letter)
             else:
@@ -80,21 +119,22 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         for tag in list(self._delivered):
             fence = Fence.of(tag)
             if fence and tag not in running:
-                self.channel.keeper.hand_back(self._given_back(fence, died=False))
+                self.give_back(fence)
         self._delivered.clear()
 
     def restore_visible(self, *_: Any, **__: Any) -> None:
         """Do nothing: `reap` returns what the dead held."""
 
-    def _given_back(self, fence: Fence, *, died: bool) -> calls.Call:
+    def _died(self, fence: Fence) -> calls.Call:
         terms = self.channel.terms
+        return calls.died(
+            self.channel.prefix, f"{fence.pool}:{fence.lane}", fence.stream, fence.entry,
+            limit=terms.delivery_limit, keep_ms=terms.keep_ms,
+        )  # fmt: skip
+
+    def _given_back(self, fence: Fence, *, after_ms: int = 0) -> calls.Call:
         prefix, lane = self.channel.prefix, f"{fence.pool}:{fence.lane}"
-        if died:
-            return calls.died(
-                prefix, lane, fence.stream, fence.entry,
-                limit=terms.delivery_limit, keep_ms=terms.keep_ms,
-            )  # fmt: skip
-        return calls.fail(prefix, lane, fence.stream, fence.entry, after_ms=0, retry=False)
+        return calls.fail(prefix, lane, fence.stream, fence.entry, after_ms=after_ms, retry=False)
 
 
 def _agree_with_pool() -> None:

@@ -38,6 +38,8 @@ class Letter:
     lane: str
     run: str
     join: str
+    suspected: int = 0
+    """How often its process died while it was not alone there."""
 
     def dead(self, reason: str) -> effects.Effect:
         """Return the effect that keeps it."""
@@ -139,6 +141,7 @@ def judge(entry: list[Any], *, pool: str, now_ms: int, terms: Terms) -> Verdict:
     letter = Letter(
         _text(fields.get(b"i", b"")), attempts, fields.get(b"h", b""), fields.get(b"b", b""),
         retries, born, pool, fence.lane, run, _text(fields.get(b"j", b"")),
+        _count(fields.get(b"s")),
     )  # fmt: skip
     if live != _LIVE or (deadline and now_ms > deadline):
         return Dropped(fence, run)
@@ -177,7 +180,7 @@ def _payload(message: Envelope, fence: Fence, letter: Letter) -> dict[str, Any]:
         "exchange": "",
         "routing_key": fence.pool,
         "priority": message.properties.get("priority"),
-        "redelivered": letter.attempts > 0,
+        "redelivered": letter.attempts + letter.suspected > 0,
     }
     return {
         "body": body,

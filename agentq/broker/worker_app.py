@@ -1,13 +1,30 @@
-"""What a channel asks of the Celery app whose worker it serves."""
+"""What a channel asks of the Celery app whose worker it serves, and of that worker's pool."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-from celery import current_app
+from celery import current_app, signals
 from celery.app.task import Context
 
 from agentq.errors import WorkerLost
+
+_pool = SimpleNamespace(processes=0)
+
+
+@signals.celeryd_after_setup.connect  # type: ignore[untyped-decorator]
+def _note_pool(instance: Any, **_: Any) -> None:
+    from celery.concurrency.prefork import TaskPool  # noqa: PLC0415 -- producers need none
+
+    kind = instance.pool_cls
+    forks = isinstance(kind, type) and issubclass(kind, TaskPool)
+    _pool.processes = instance.concurrency if forks else 0
+
+
+def processes() -> int:
+    """Return in how many processes tasks run alone; 0: they run beside others, or in the worker."""
+    return int(_pool.processes)
 
 
 def knows(task: str) -> bool:

@@ -334,6 +334,24 @@ def test_a_suspect_stays_one_whatever_else_happens_to_it(cell: Cell) -> None:
     assert found == [("a", 1, 1), ("new", 0, 0)]  # still before newer work
 
 
+def test_what_dies_with_a_worker_that_isolates_nothing_is_charged_only_where_it_was_alone(
+    cell: Cell,
+) -> None:
+    cell.enqueue(message("a"), message("b"))
+    assert len(cell.fetch(WORKER)) == 2
+    cell.expire_lease(WORKER)
+    cell.reap()
+    cell.renew(WORKER)
+    [first] = cell.fetch(WORKER, 1)
+    assert (first.id, first.attempts, first.suspected) == ("a", 0, 1)
+    cell.expire_lease(WORKER)
+    cell.reap()
+    cell.renew(WORKER)
+    assert [(one.id, one.attempts, one.suspected) for one in cell.fetch(WORKER)] == [
+        ("b", 0, 1), ("a", 1, 1),
+    ]  # fmt: skip
+
+
 def test_a_worker_that_stops_in_order_hands_back_uncharged(cell: Cell) -> None:
     cell.renew("w2")
     cell.enqueue(message("a"))

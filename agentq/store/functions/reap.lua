@@ -1,6 +1,6 @@
--- Hands out again what a process held whose lease ran out: as suspects, uncharged, where the process
--- runs suspects alone (it says so in its report); charged where it does not (Celery's own pools),
--- since then nothing else would ever end a step that kills its process.
+-- Hands out again what a process held whose lease ran out: as suspects, uncharged. What it held alone
+-- is charged where it runs suspects itself (Celery's threads and solo); the others run them in
+-- processes of their own and tell of those that die, which they say by `suspects` in their report.
 -- KEYS[1]  prefix
 -- ARGV[1]  limit     attempts before a message is dead
 -- ARGV[2]  gap_ms    if nobody reaped for so long, nobody could renew: every lease gets a new term
@@ -13,6 +13,19 @@ local function isolates(P, worker)
   local read, report = pcall(cjson.decode, text or '')
   if not read or type(report) ~= 'table' then return true end
   return (tonumber(report.suspects) or 0) > 0
+end
+
+local function holds_one(P, worker)
+  local count = 0
+  for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+    for _, kind in ipairs({ 'r:', 's:' }) do
+      local stream = P .. kind .. lane
+      if redis.call('EXISTS', stream) == 1 then
+        count = count + #redis.call('XPENDING', stream, GROUP, '-', '+', 2, worker)
+      end
+    end
+  end
+  return count == 1
 end
 
 local function reap(keys, argv)
@@ -32,7 +45,7 @@ local function reap(keys, argv)
     return { 0, '', 0 }
   end
   if expired[1] then
-    local charge = isolates(P, expired[1]) and 0 or 1
+    local charge = not isolates(P, expired[1]) and holds_one(P, expired[1]) and 1 or 0
     local count = hand_back(P, expired[1], charge, 1 - charge, tonumber(argv[1]), tonumber(argv[3]), now)
     return { count, expired[1], redis.call('ZCARD', workers) }
   end

@@ -8,11 +8,14 @@ import re
 import signal
 import time
 
+from celery import Task
+
 from agentq import AgentQ, Context, Err, Ok, each
 from tests.support.ledger import note
 
 aq = AgentQ("poison")
 app = aq.celery
+app.conf.worker_lost_wait = 1  # prefork looks for 10 s whether a dead child has left a result
 
 SECONDS = float(os.environ.get("AQ_TEST_SECONDS", "1"))
 
@@ -89,6 +92,12 @@ def adds(number: int) -> int:
     time.sleep(SECONDS)
     note("end", number, os.getpid())
     return number
+
+
+@app.task(bind=True)
+def redelivered(self: Task, number: int) -> bool:
+    pid_of(number)
+    return bool(self.request.delivery_info["redelivered"])
 
 
 @app.task

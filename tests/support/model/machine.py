@@ -18,7 +18,7 @@ from tests.support.redis_server import Server
 
 WORKERS = ("w0", "w1", "w2")
 ISOLATING = {"w0", "w1"}
-"""Whose deaths make suspects; what dies with another one is charged."""
+"""What they run alone is in a process of its own; what another one held alone is charged with it."""
 LANES = ("high", "normal", "low")
 LEDGER = "ledger"
 """A stream to which each completion adds its id."""

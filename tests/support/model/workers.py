@@ -139,7 +139,7 @@ class Workers(Machine):
         assert not self.cell.renew(worker, first=False)
         for one in held:
             note = self.paper.let_go(one)
-            if worker in ISOLATING:
+            if worker in ISOLATING or len(held) > 1:
                 note.suspected += 1
             else:
                 self.paper.charge(note)

@@ -56,8 +56,9 @@ def test_tag_of_a_fan_out_message_is_no_fence() -> None:
     assert Fence.of("8f6d3c1e-0000-4000-8000-000000000000") is None
 
 
-def test_death_of_an_earlier_worker_makes_it_redelivered() -> None:
-    verdict = received(message() | {b"a": b"1"})
+@pytest.mark.parametrize("field", [b"a", b"s"], ids=["alone", "beside others"])
+def test_death_of_an_earlier_worker_makes_it_redelivered(field: bytes) -> None:
+    verdict = received(message() | {field: b"1"})
     assert verdict.payload["properties"]["delivery_info"]["redelivered"] is True
 
 
