@@ -55,6 +55,8 @@ class BrokerNotConfigured(AgentQError):
 _FULL = {
     "length": "pool {pool} holds {depth} of at most {limit} messages",
     "bytes": "pool {pool} holds about {depth} of at most {limit} bytes of messages",
+    "delayed": "pool {pool} holds {depth} of at most {limit} delayed messages",
+    "delayed bytes": "pool {pool} holds {depth} of at most {limit} bytes of delayed messages",
     "tenant": "the tenant has {depth} of at most {limit} unfinished runs",
     "memory": "the broker uses {depth} of the {limit} bytes (80 % of its maxmemory) up to which it "
     "accepts new work",
@@ -62,6 +64,8 @@ _FULL = {
 _RAISE = {
     "length": "broker.max_length",
     "bytes": "broker.max_bytes",
+    "delayed": "broker.max_length",
+    "delayed bytes": "broker.max_bytes",
     "tenant": "broker.max_per_tenant",
     "memory": "the server's maxmemory",
 }
@@ -75,8 +79,8 @@ class QueueFull(AgentQError):
     ) -> None:
         """Keep what a caller needs to come back: `retry_after` is measured, not guessed.
 
-        *reason*: which limit, ``length``, ``bytes``, ``tenant`` or ``memory``; *depth* is how much
-        there is of it.
+        *reason*: which limit, ``length``, ``bytes``, ``delayed``, ``delayed bytes``, ``tenant`` or
+        ``memory``; *depth* is how much there is of it.
         """
         holds = _FULL[reason].format(pool=repr(pool), depth=depth, limit=limit)
         setting = _RAISE[reason]

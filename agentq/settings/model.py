@@ -105,10 +105,16 @@ class Broker(Section):
         at_least=1024,
     )
     max_length: Whole = setting(
-        100_000, "messages", "Per pool and lane; beyond it submit raises QueueFull", at_least=1
+        100_000,
+        "messages",
+        "Per pool and lane, and as many delayed; beyond it submit raises QueueFull",
+        at_least=1,
     )
     max_bytes: Whole = setting(
-        268_435_456, "bytes", "Waiting messages of one pool and lane together", at_least=1024
+        268_435_456,
+        "bytes",
+        "Messages of one pool and lane together, and of those that are delayed",
+        at_least=1024,
     )
     max_per_tenant: Whole | None = setting(
         None, "runs", "Unfinished runs of one tenant; unset: no cap of its own", at_least=1

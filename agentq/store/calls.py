@@ -25,9 +25,9 @@ class Admission:
     pool: str
     lane: str
     limit: int
-    """Most messages the lane may hold."""
+    """Most messages the lane may hold, and as many that are delayed."""
     max_bytes: int
-    """Most bytes they may have together."""
+    """Most bytes they may have together, and those that are delayed."""
     tenant: str = ""
     max_per_tenant: int = 0
     """Most unfinished runs of the tenant; 0: any number."""
@@ -88,7 +88,7 @@ class Full:
     """A cap is reached; nothing was accepted."""
 
     reason: str
-    """``length``, ``bytes``, ``tenant`` or ``memory``."""
+    """``length``, ``bytes``, ``delayed``, ``delayed bytes``, ``tenant`` or ``memory``."""
     depth: int
     """How much there is of that."""
     limit: int

@@ -42,6 +42,7 @@ Raising it: `python -m tests.contract.wire --record`."""
 
 SHARED = (
     "_prelude",
+    "_beside",
     "_leases",
     "_runs",
     "_joins",

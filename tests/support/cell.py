@@ -152,9 +152,12 @@ class Cell:
             chunk = members[offset : offset + 500]
             self.store.call(calls.stage(self.prefix, group, offset, chunk, started=False))
 
-    def open(self, *work: Effect, id_: str = "") -> bytes:
-        admission = calls.Admission(id_, 60_000, "", "", 0, 0)
-        reply: list[bytes] = self.store.call(calls.open_staged(self.prefix, admission, work))
+    def open(self, *work: Effect, id_: str = "", limit: int = 0, count: int = 0) -> bytes:
+        """Make staged members visible; *limit* of the lane, 0: it is not checked."""
+        pool, lane = ("p", "normal") if limit else ("", "")
+        admission = calls.Admission(id_, 60_000, pool, lane, limit, 1 << 30)
+        call = calls.open_staged(self.prefix, admission, work, count=count)
+        reply: list[bytes] = self.store.call(call)
         return reply[0]
 
     def reap(self, *, limit: int = LIMIT, gap_ms: int = NO_GAP_MS) -> tuple[int, str]:

@@ -8,6 +8,7 @@
 --     since, from, behind   when the rate was measured, n and the waiting messages then
 --   g:<lane>  bytes of large messages accepted since the sample
 --   f, b, w   what retries are measured by, see `_retries`
+--   d:, db:, a:, ab: <lane>   what waits beside the queue, see `_beside`
 -- A sample costs 20 us and is taken at most every SAMPLE_MS, or once GROWTH bytes came in since.
 
 local SAMPLE_MS = 250
@@ -54,13 +55,15 @@ local function sample(P, pool, lane, last, depth, now)
   return s
 end
 
--- Returns how full a lane was when it was looked at last, and what has been accepted since.
+-- Returns how full a lane was when it was looked at last, what has been accepted since, and what waits
+-- beside it: HMGET's answer, in which delayed messages and their bytes are 3 and 4, those put aside 5, 6.
 local function load_of(P, pool, lane, depth, now)
-  local found = redis.call('HMGET', P .. 'load:' .. pool, 's:' .. lane, 'g:' .. lane)
+  local found = redis.call('HMGET', P .. 'load:' .. pool, 's:' .. lane, 'g:' .. lane,
+    'd:' .. lane, 'db:' .. lane, 'a:' .. lane, 'ab:' .. lane)
   local s = found[1] and cmsgpack.unpack(found[1])
   local grown = tonumber(found[2] or '0')
-  if s and now - s[AT] < SAMPLE_MS and now >= s[AT] and grown < GROWTH then return s, grown end
-  return sample(P, pool, lane, s, depth, now), 0
+  if s and now - s[AT] < SAMPLE_MS and now >= s[AT] and grown < GROWTH then return s, grown, found end
+  return sample(P, pool, lane, s, depth, now), 0, found
 end
 
 -- When to come back: a tenth of what is too much has drained by then.
@@ -75,24 +78,58 @@ local function full(reason, there, limit, rate, depth)
   return { 'full', reason, there, limit, retry_after(rate, depth) }
 end
 
--- Checks new work against the caps of its lane. `unfinished`: runs of its tenant, of `per_tenant` at
--- most, 0 = any number. Returns nil, fill in thousandths, waiting, rate | the answer that refuses.
-local function admit(P, pool, lane, depth, length, bytes, unfinished, per_tenant, now)
-  local s, grown = load_of(P, pool, lane, depth, now)
-  if depth >= length then return full('length', depth, length, s[RATE], depth) end
-  if per_tenant > 0 and unfinished >= per_tenant then
-    return full('tenant', unfinished, per_tenant, s[RATE], unfinished)
+-- There is room for delayed work once the first that is delayed is due.
+local function full_of_delayed(P, reason, there, limit, now)
+  local first = redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')
+  local ms = first[2] and math.ceil(tonumber(first[2])) - now or 0
+  return { 'full', reason, there, limit, math.max(SHORTEST_RETRY, math.min(LONGEST_RETRY, ms)) }
+end
+
+-- Whether the first message of the effects from ARGV[i] on is to wait for its time.
+local function is_delayed(P, argv, i, now)
+  if argv[i] == 'spend' then i = i + 2 end
+  local due = argv[i] == 'put' and argv[i + 3] or '0'
+  if argv[i] == 'open' then
+    local first = redis.call('LINDEX', P .. 'stage:' .. argv[i + 1], 0)
+    due = first and unpack_message(first).due or 0
+  end
+  due = tonumber(due)
+  return due < 0 or due > now
+end
+
+-- Checks new work against the caps of its lane: at most `length` messages and `bytes` are in it or were,
+-- and come back to it; and as many are delayed by those who sent them, who fill their own room only.
+-- `work`: depth, messages in the queue; more, messages that come with the first; delayed; unfinished,
+-- runs of its tenant, of `per_tenant` at most, 0 = any number.
+-- Returns nil, fill in thousandths, waiting, rate | the answer that refuses.
+local function admit(P, pool, lane, work, length, bytes, now)
+  local depth = work.depth
+  local s, grown, beside = load_of(P, pool, lane, depth, now)
+  local there, aside = depth + (beside[5] or 0), tonumber(beside[6] or '0')
+  local later = tonumber(beside[4] or '0')
+  if work.delayed then
+    there = tonumber(beside[3] or '0')
+    if there + work.more >= length then
+      return full_of_delayed(P, 'delayed', there + work.more, length, now)
+    end
+    if later >= bytes then return full_of_delayed(P, 'delayed bytes', later, bytes, now) end
+  elseif there + work.more >= length then
+    return full('length', there + work.more, length, s[RATE], there)
+  end
+  if work.per_tenant > 0 and work.unfinished >= work.per_tenant then
+    return full('tenant', work.unfinished, work.per_tenant, s[RATE], work.unfinished)
   end
   -- An old sample must not refuse what there is room for by now.
-  local over = s[BYTES] + grown >= bytes or (s[MOST] > 0 and s[USED] + grown >= s[MOST])
+  local over = s[BYTES] + grown + aside >= bytes or (s[MOST] > 0 and s[USED] + grown >= s[MOST])
   if over and s[AT] < now then s, grown = sample(P, pool, lane, s, depth, now), 0 end
-  if s[BYTES] + grown >= bytes then return full('bytes', s[BYTES] + grown, bytes, s[RATE], depth) end
-  local fill = math.max(depth / length, (s[BYTES] + grown) / bytes)
+  local held = work.delayed and later or s[BYTES] + grown + aside
+  if held >= bytes then return full('bytes', held, bytes, s[RATE], depth) end
+  local fill = math.max((there + work.more) / length, held / bytes)
   if s[MOST] > 0 then
     if s[USED] + grown >= s[MOST] then return full('memory', s[USED] + grown, s[MOST], s[RATE], depth) end
     fill = math.max(fill, (s[USED] + grown) / s[MOST])
   end
-  if per_tenant > 0 then fill = math.max(fill, unfinished / per_tenant) end
+  if work.per_tenant > 0 then fill = math.max(fill, work.unfinished / work.per_tenant) end
   return nil, math.floor(fill * 1000), math.max(0, depth - s[HELD]), s[RATE]
 end
 

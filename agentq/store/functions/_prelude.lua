@@ -46,12 +46,6 @@ local function wake(P, pool, count, now)
   end
 end
 
-local function delay(P, m, due, attempts, retries, born)
-  redis.call('ZADD', P .. 'delayed', due, m.id .. '#' .. retries)
-  redis.call('HSET', P .. 'delayed:m', m.id .. '#' .. retries, cmsgpack.pack(
-    { m.pool, m.lane, m.id, m.run, m.join, m.h, m.b, attempts, retries, born, m.unknown or '', m.u or 0, m.s or 0 }))
-end
-
 local function add(P, kind, m, attempts, retries, born)
   local key = ensure(P, kind, m.pool .. ':' .. m.lane)
   if m.u or m.s then
@@ -90,17 +84,6 @@ end
 local function unpack_message(bytes)
   local v = cmsgpack.unpack(bytes)
   return { pool = v[1], lane = v[2], due = v[3], id = v[4], run = v[5], join = v[6], h = v[7], b = v[8] }
-end
-
--- Puts a message where it belongs and notes which pool to wake.
-local function put(P, m, now, woken)
-  if m.due < 0 then m.due = now - m.due end
-  if m.due > now then
-    delay(P, m, m.due, 0, 0, now)
-  else
-    add(P, 's:', m, 0, 0, 0)
-    woken[m.pool] = (woken[m.pool] or 0) + 1
-  end
 end
 
 local function wake_all(P, woken, now)

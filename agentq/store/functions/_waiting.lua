@@ -2,7 +2,7 @@
 --
 -- A pause is a field of `paused`: "pool:<name>", "step:<task>", "flow:<name>" or "tenant:<name>";
 -- its value is when it began, ms, with "-" before it once it is being lifted. What fetches meet of
--- a paused step, flow or tenant they move to the list `aside:<pause>`, packed as `delay` packs.
+-- a paused step, flow or tenant they put aside (`_beside`).
 
 local HEAD_READ = 65536
 
@@ -55,65 +55,6 @@ local function stopped_by(P, f, paused, returned)
       if labels[pause.kind] == pause.name then return pause.text end
     end
   end
-end
-
-local function packed(f, pool, lane)
-  return cmsgpack.pack({ pool, lane, f.i, f.r, f.j, f.h, f.b, f.a, f.n, f.t, '', 0, f.s })
-end
-
--- Reads what `delay` and `packed` wrote, in the fields of an entry.
-local function unpacked(bytes)
-  local v = cmsgpack.unpack(bytes)
-  return { i = v[3], r = v[4], j = v[5], h = v[6], b = v[7], a = v[8], n = v[9], t = v[10],
-    unknown = v[11] or '', u = v[12] or 0, s = v[13] or 0 }, v[1], v[2]
-end
-
-local function message_of(f, pool, lane)
-  return { pool = pool, lane = lane, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
-    u = f.u and f.u > 0 and f.u or nil, s = f.s and f.s > 0 and f.s or nil }
-end
-
--- Lifts a pause piece by piece: moves at most `most` messages of its list back, in order, and
--- forgets the pause with the last. Returns how many it moved and how many are left.
-local function bring_back(P, pause, most, woken)
-  local list = P .. 'aside:' .. pause
-  local found = redis.call('LPOP', list, most) or {}
-  for _, bytes in ipairs(found) do
-    local f, pool, lane = unpacked(bytes)
-    add(P, 'r:', message_of(f, pool, lane), f.a, f.n, f.t)
-    woken[pool] = (woken[pool] or 0) + 1
-  end
-  local left = redis.call('LLEN', list)
-  if left == 0 then redis.call('HDEL', P .. 'paused', pause) end
-  return #found, left
-end
-
--- Counts what is parked because nobody has its code, by name, with the time of the first.
-local function count_parked(P, name, by, since)
-  if redis.call('HINCRBY', P .. 'parked', name, by) <= 0 then
-    redis.call('HDEL', P .. 'parked', name)
-    redis.call('HDEL', P .. 'parked:t', name)
-  elseif by > 0 and since < tonumber(redis.call('HGET', P .. 'parked:t', name) or since + 1) then
-    redis.call('HSET', P .. 'parked:t', name, since)
-  end
-end
-
--- Takes delayed messages out of their table, as {fields, pool, lane}, in order; what is there no
--- more is left out.
-local function undelay(P, members)
-  local found = {}
-  if not members[1] then return found end
-  local packed = redis.call('HMGET', P .. 'delayed:m', unpack(members))
-  redis.call('HDEL', P .. 'delayed:m', unpack(members))
-  redis.call('ZREM', P .. 'delayed', unpack(members))
-  for k = 1, #members do
-    if packed[k] then
-      local f, pool, lane = unpacked(packed[k])
-      if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
-      found[#found + 1] = { f, pool, lane }
-    end
-  end
-  return found
 end
 
 local function order_of(id)

@@ -11,7 +11,8 @@
 -- ARGV[15..] effects; a `spend` among them stands first
 -- Returns  {"ok", depth, deadline_ms, fill, waiting, rate}: fill of the worst cap in thousandths,
 --          messages that wait, completions in 1,000 s (-1: not known)
---          | {"dup"} | {"full", reason, there, limit, retry_ms}; reason: length, bytes, tenant, memory
+--          | {"dup"} | {"full", reason, there, limit, retry_ms}; reason: length, bytes,
+--          delayed, delayed bytes, tenant, memory
 -- On a full Redis: refused whole. Cost: 15-30 us a message.
 local function enqueue(keys, argv)
   local P, pool, lane = keys[1], argv[3], argv[4]
@@ -22,14 +23,13 @@ local function enqueue(keys, argv)
   elseif argv[1] ~= '' and redis.call('EXISTS', P .. 'id:' .. argv[1]) == 1 then
     return { 'dup' }
   end
-  local depth = redis.call('XLEN', P .. 's:' .. pool .. ':' .. lane)
-  local unfinished, per_tenant = 0, 0
+  local work = { depth = redis.call('XLEN', P .. 's:' .. pool .. ':' .. lane), more = 0,
+    delayed = is_delayed(P, argv, 15, now), unfinished = 0, per_tenant = 0 }
   if tenant ~= '' then
-    unfinished = tonumber(redis.call('HGET', P .. 'tenants', tenant) or '0')
-    per_tenant = tonumber(argv[8])
+    work.unfinished = tonumber(redis.call('HGET', P .. 'tenants', tenant) or '0')
+    work.per_tenant = tonumber(argv[8])
   end
-  local refused, fill, waiting, rate = admit(
-    P, pool, lane, depth, tonumber(argv[5]), tonumber(argv[6]), unfinished, per_tenant, now)
+  local refused, fill, waiting, rate = admit(P, pool, lane, work, tonumber(argv[5]), tonumber(argv[6]), now)
   if refused then return refused end
   local bytes = 0
   for i = 15, #argv do bytes = bytes + #argv[i] end
@@ -54,7 +54,7 @@ local function enqueue(keys, argv)
   local failed = apply(P, argv, 15, #argv, now, woken)
   wake_all(P, woken, now)
   if failed then return failed end
-  return { 'ok', depth, deadline, fill, waiting, rate }
+  return { 'ok', work.depth, deadline, fill, waiting, rate }
 end
 
 redis.register_function('aq1_enqueue', enqueue)

@@ -25,19 +25,17 @@ local function fail(keys, argv)
   if not settle(stream, entry) then return 'stale' end
   local f = fields_of(found[1])
   local pool, name = string.match(lane, '^(.-):(.*)$')
-  local m = { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
-    s = f.s > 0 and f.s or nil }
   local counts, after, held = tonumber(argv[5]), tonumber(argv[4]), 0
-  local retries = f.n + counts
+  f.n, f.u = f.n + counts, 0 -- this worker had its code
   if counts == 1 then
     redis.call('HINCRBY', P .. 'load:' .. pool, 'f', 1)
     local at = retry_at(P, pool, now + after, now)
     if at > now + after then after, held = at - now, at - now end
   end
   if after > 0 then
-    delay(P, m, now + after, f.a, retries, f.t)
+    delay(P, f, pool, name, now + after)
   else
-    add(P, 'r:', m, f.a, retries, f.t)
+    add(P, 'r:', message_of(f, pool, name), f.a, f.n, f.t)
     wake(P, pool, 1, now)
   end
   local woken = {}

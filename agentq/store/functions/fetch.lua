@@ -30,7 +30,7 @@ local function fetch(keys, argv)
     local f = fields_of(entry)
     local pause = stopped_by(P, f, paused, string.sub(stream, #P + 1, #P + 2) == 'r:')
     if not pause then return false end
-    redis.call('RPUSH', P .. 'aside:' .. pause, packed(f, pool, lane))
+    put_aside(P, pause, f, pool, lane)
     settle(stream, entry[1])
     aside = aside + 1
     return true

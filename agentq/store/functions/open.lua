@@ -12,12 +12,14 @@ local function open(keys, argv)
   local now = now_ms()
   if argv[1] ~= '' and redis.call('EXISTS', P .. 'id:' .. argv[1]) == 1 then return { 'dup' } end
   if pool ~= '' then
-    local depth = redis.call('XLEN', P .. 's:' .. pool .. ':' .. lane) + tonumber(argv[7]) - 1
+    local depth = redis.call('XLEN', P .. 's:' .. pool .. ':' .. lane)
     -- Groups that are not in the queue yet have taken their place in it all the same.
     for _, group in ipairs(redis.call('LRANGE', P .. 'open:' .. pool .. ':' .. lane, 0, 999)) do
       depth = depth + redis.call('LLEN', P .. 'group:' .. group)
     end
-    local refused = admit(P, pool, lane, depth, tonumber(argv[5]), tonumber(argv[6]), 0, 0, now)
+    local work = { depth = depth, more = math.max(0, tonumber(argv[7]) - 1),
+      delayed = is_delayed(P, argv, 8, now), unfinished = 0, per_tenant = 0 }
+    local refused = admit(P, pool, lane, work, tonumber(argv[5]), tonumber(argv[6]), now)
     if refused then return refused end
   end
   if argv[1] ~= '' then redis.call('SET', P .. 'id:' .. argv[1], '1', 'PX', argv[2]) end

@@ -25,11 +25,8 @@ local function park(keys, argv)
     wake_all(P, woken, now)
     return 'dead'
   end
-  local m = message_of(f, pool, lane)
-  m.unknown, m.u = name, since
-  local fresh = redis.call('HEXISTS', P .. 'delayed:m', f.i .. '#' .. f.n) == 0
-  delay(P, m, math.min(now + tonumber(argv[4]), since + limit), f.a, f.n, f.t)
-  if fresh then count_parked(P, name, 1, since) end
+  f.unknown, f.u = name, since
+  delay(P, f, pool, lane, math.min(now + tonumber(argv[4]), since + limit))
   return 'ok'
 end
 

@@ -33,7 +33,7 @@ local function purge(keys, argv)
       if source == 'delayed' then
         undelay(P, { place })
       elseif string.match(source, '^aside:') then
-        redis.call('LREM', P .. source, 1, place)
+        take_aside(P, P .. source, place, pool, lane)
       else
         redis.call('XDEL', P .. source, place)
       end

@@ -45,7 +45,8 @@ end
 local due = pairs_of(redis.call('ZRANGE', P .. 'delayed', 0, -1, 'WITHSCORES'))
 for member, bytes in pairs(pairs_of(redis.call('HGETALL', P .. 'delayed:m'))) do
   local v = cmsgpack.unpack(bytes)
-  table.insert(out.delayed, { v[3], #bytes, v[1], v[2], v[11] or '', due[member] or false })
+  table.insert(out.delayed, { v[3], #bytes, v[1], v[2], v[11] or '', due[member] or false,
+    v[8] == 0 and v[9] == 0 and v[13] == 0 and v[11] == '' })
   due[member] = nil
 end
 out.lost = {}

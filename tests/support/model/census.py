@@ -25,6 +25,8 @@ class Waiting:
     lane: str
     lacking: str = ""
     """What nobody has the code of, where it is parked for that."""
+    new: bool = False
+    """Whether it was never in its queue: a producer delayed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Census:
         self.streams: dict[str, list[list[str]]] = dict(found["streams"])
         """``s:<pool>:<lane>`` -> [entry, id]s, in workers' hands or not."""
         self.pending = {(stream, entry): worker for stream, entry, worker in found["pending"]}
-        self.delayed = [Waiting(*one[:5]) for one in found["delayed"]]
+        self.delayed = [Waiting(*one[:5], new=one[6]) for one in found["delayed"]]
         self.without_due = [one[0] for one in found["delayed"] if one[5] is False]
         self.without_message = list(found["lost"])
         """Members of the one table of delayed work that the other lacks."""
@@ -70,9 +72,15 @@ class Census:
         queued = [id_ for entries in self.streams.values() for _, id_ in entries]
         return queued + [one.id for some in beside for one in some]
 
+    def beside(self, lane: str, *, new: bool) -> list[Waiting]:
+        """What waits beside a lane's queue: *new*, delayed by producers; else what comes back."""
+        some = [one for one in self.delayed if one.new == new]
+        some += [] if new else [one for aside in self.aside.values() for one in aside]
+        return [one for one in some if one.lane == lane]
+
     def length(self, lane: str) -> int:
         """Messages that a lane of pool p counts as its own."""
-        return len(self.streams.get(f"s:p:{lane}", ()))
+        return len(self.streams.get(f"s:p:{lane}", ())) + len(self.beside(lane, new=False))
 
 
 def _lists(found: Any, kind: str) -> dict[str, list[Waiting]]:

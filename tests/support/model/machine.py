@@ -91,6 +91,11 @@ class Machine(RuleBasedStateMachine):
         parked = [one.lacking for one in self.now.delayed if one.lacking]
         assert self.now.parked == {name: parked.count(name) for name in parked}
         assert self.now.load.get("n", 0) == self.paper.drained
+        for lane in LANES:
+            for kind, new in (("d", True), ("a", False)):
+                beside = self.now.beside(lane, new=new)
+                assert self.now.load.get(f"{kind}:{lane}", 0) == len(beside)
+                assert self.now.load.get(f"{kind}b:{lane}", 0) == sum(one.bytes for one in beside)
         assert self.now.dead.get("bytes", 0) == sum(one.bytes for one in self.now.letters)
 
     # -- the end ----------------------------------------------------------------------------------

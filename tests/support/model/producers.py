@@ -11,7 +11,7 @@ from tests.support.model.machine import Machine, lanes
 from tests.support.model.paper import FLOWS, MEMBERS, PER_TENANT, STEPS, TENANTS, Run, fan_out
 
 LENGTH = 12
-"""Most messages of a lane that a producer may add to."""
+"""Most messages of a lane that a producer may add to, and most that are delayed."""
 
 steps = st.sampled_from(STEPS)
 
@@ -45,10 +45,10 @@ class Producers(Machine):
     @rule(data=st.data(), step=steps, lane=lanes, delays=st.lists(st.booleans(), max_size=4))
     def enqueue(self, data: st.DataObject, step: str, lane: str, delays: list[bool]) -> None:
         run = data.draw(st.sampled_from(["", *self.paper.runs]))
-        length = self.now.length(lane)
+        there = {False: self.now.length(lane), True: len(self.now.beside(lane, new=True))}
         for delayed in delays:
             note = self.paper.note(step, run, lane, due=-self.later() if delayed else 0)
-            full = length >= LENGTH
+            full = there[delayed] >= LENGTH
             for again in (False, True):
                 answer = self.cell.enqueue(
                     note.message, id_=note.message.id, lane=lane, limit=LENGTH
@@ -56,7 +56,7 @@ class Producers(Machine):
                 assert isinstance(answer, Full if full else Duplicate if again else Accepted)
             if not full:
                 self.paper.accept([note])
-                length += not delayed
+                there[delayed] += 1
 
     @rule(data=st.data(), lane=lanes, count=st.integers(1, 6))
     def open_a_group(self, data: st.DataObject, lane: str, count: int) -> None:

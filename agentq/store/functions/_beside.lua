@@ -1,0 +1,136 @@
+-- What waits beside its queue: delayed until it is due, or put aside by a pause.
+--
+-- Both are kept packed, by `packed` alone: {pool, lane, id, run, join, headers, body, attempts, retries,
+-- born, what no worker has the code of or "", parked since, times suspected}. Delayed messages are the
+-- zset `delayed` and the hash `delayed:m` by "<id>#<retries>"; those put aside are lists `aside:<pause>`.
+--
+-- Admission must know of them, so they are counted in `load:<pool>`, messages and packed bytes of a lane:
+--   d:<lane>, db:<lane>   what a producer delayed
+--   a:<lane>, ab:<lane>   what was in the queue and comes back: backoff, parked, put aside
+
+local function packed(f, pool, lane)
+  return cmsgpack.pack({ pool, lane, f.i, f.r, f.j, f.h, f.b, f.a, f.n, f.t, f.unknown or '', f.u, f.s })
+end
+
+local function unpacked(bytes)
+  local v = cmsgpack.unpack(bytes)
+  return { i = v[3], r = v[4], j = v[5], h = v[6], b = v[7], a = v[8], n = v[9], t = v[10],
+    unknown = v[11] or '', u = v[12] or 0, s = v[13] or 0 }, v[1], v[2]
+end
+
+local function message_of(f, pool, lane)
+  return { pool = pool, lane = lane, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
+    u = f.u and f.u > 0 and f.u or nil, s = f.s and f.s > 0 and f.s or nil }
+end
+
+-- Which count a delayed message is in.
+local function kind_of(f)
+  local new = f.a == 0 and f.n == 0 and f.s == 0 and (f.unknown or '') == ''
+  return new and 'd' or 'a'
+end
+
+-- Gathers in `counts` that `by` messages of so many packed bytes come or go; `write_counts` counts them.
+local function tally(counts, pool, lane, kind, bytes, by)
+  local fields = counts[pool] or {}
+  counts[pool] = fields
+  local number, size = kind .. ':' .. lane, kind .. 'b:' .. lane
+  fields[number] = (fields[number] or 0) + by
+  fields[size] = (fields[size] or 0) + by * bytes
+end
+
+local function write_counts(P, counts)
+  for pool, fields in pairs(counts) do
+    local load = P .. 'load:' .. pool
+    for field, by in pairs(fields) do
+      if by ~= 0 and redis.call('HINCRBY', load, field, by) <= 0 then redis.call('HDEL', load, field) end
+    end
+  end
+end
+
+-- Counts what is parked because nobody has its code, by name, with the time of the first.
+local function count_parked(P, name, by, since)
+  if redis.call('HINCRBY', P .. 'parked', name, by) <= 0 then
+    redis.call('HDEL', P .. 'parked', name)
+    redis.call('HDEL', P .. 'parked:t', name)
+  elseif by > 0 and since < tonumber(redis.call('HGET', P .. 'parked:t', name) or since + 1) then
+    redis.call('HSET', P .. 'parked:t', name, since)
+  end
+end
+
+-- Takes delayed messages out of their table, as {fields, pool, lane}, in order; what is there no
+-- more is left out.
+local function undelay(P, members)
+  local found, counts = {}, {}
+  if not members[1] then return found end
+  local there = redis.call('HMGET', P .. 'delayed:m', unpack(members))
+  redis.call('HDEL', P .. 'delayed:m', unpack(members))
+  redis.call('ZREM', P .. 'delayed', unpack(members))
+  for k = 1, #members do
+    if there[k] then
+      local f, pool, lane = unpacked(there[k])
+      if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
+      tally(counts, pool, lane, kind_of(f), #there[k], -1)
+      found[#found + 1] = { f, pool, lane }
+    end
+  end
+  write_counts(P, counts)
+  return found
+end
+
+-- Delays a message, with the fields of an entry; one of that id and retry takes the place of the other.
+local function delay(P, f, pool, lane, due)
+  local member, bytes, counts = f.i .. '#' .. f.n, packed(f, pool, lane), {}
+  if redis.call('ZADD', P .. 'delayed', due, member) == 0 then
+    undelay(P, { member })
+    redis.call('ZADD', P .. 'delayed', due, member)
+  end
+  redis.call('HSET', P .. 'delayed:m', member, bytes)
+  if (f.unknown or '') ~= '' then count_parked(P, f.unknown, 1, f.u) end
+  tally(counts, pool, lane, kind_of(f), #bytes, 1)
+  write_counts(P, counts)
+end
+
+-- Puts a message where it belongs and notes which pool to wake.
+local function put(P, m, now, woken)
+  if m.due < 0 then m.due = now - m.due end
+  if m.due > now then
+    delay(P, { i = m.id, r = m.run, j = m.join, h = m.h, b = m.b, a = 0, n = 0, t = now, u = 0, s = 0 },
+      m.pool, m.lane, m.due)
+  else
+    add(P, 's:', m, 0, 0, 0)
+    woken[m.pool] = (woken[m.pool] or 0) + 1
+  end
+end
+
+-- Puts aside what a pause stopped.
+local function put_aside(P, pause, f, pool, lane)
+  local bytes, counts = packed(f, pool, lane), {}
+  redis.call('RPUSH', P .. 'aside:' .. pause, bytes)
+  tally(counts, pool, lane, 'a', #bytes, 1)
+  write_counts(P, counts)
+end
+
+-- Takes one message out of a list of those put aside.
+local function take_aside(P, list, bytes, pool, lane)
+  local counts = {}
+  redis.call('LREM', list, 1, bytes)
+  tally(counts, pool, lane, 'a', #bytes, -1)
+  write_counts(P, counts)
+end
+
+-- Lifts a pause piece by piece: moves at most `most` messages of its list back, in order, and
+-- forgets the pause with the last. Returns how many it moved and how many are left.
+local function bring_back(P, pause, most, woken)
+  local list, counts = P .. 'aside:' .. pause, {}
+  local found = redis.call('LPOP', list, most) or {}
+  for _, bytes in ipairs(found) do
+    local f, pool, lane = unpacked(bytes)
+    add(P, 'r:', message_of(f, pool, lane), f.a, f.n, f.t)
+    tally(counts, pool, lane, 'a', #bytes, -1)
+    woken[pool] = (woken[pool] or 0) + 1
+  end
+  write_counts(P, counts)
+  local left = redis.call('LLEN', list)
+  if left == 0 then redis.call('HDEL', P .. 'paused', pause) end
+  return #found, left
+end
