@@ -1,6 +1,6 @@
 #!lua name=aq1
--- revision 4
-local REVISION, DIGEST = 4, '45dfd3c2b966926c'
+-- revision 6
+local REVISION, DIGEST = 6, 'cb070fa3a01344dd'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -49,12 +49,6 @@ local function wake(P, pool, count, now)
   end
 end
 
-local function delay(P, m, due, attempts, retries, born)
-  redis.call('ZADD', P .. 'delayed', due, m.id .. '#' .. retries)
-  redis.call('HSET', P .. 'delayed:m', m.id .. '#' .. retries, cmsgpack.pack(
-    { m.pool, m.lane, m.id, m.run, m.join, m.h, m.b, attempts, retries, born, m.unknown or '', m.u or 0, m.s or 0 }))
-end
-
 local function add(P, kind, m, attempts, retries, born)
   local key = ensure(P, kind, m.pool .. ':' .. m.lane)
   if m.u or m.s then
@@ -74,6 +68,18 @@ local function message_at(argv, i)
     run = argv[i + 4], join = argv[i + 5], h = argv[i + 6], b = argv[i + 7] }, i + 8
 end
 
+-- Reads an entry; whatever a stranger wrote, every field is there and has its type.
+local function fields_of(entry)
+  local f = { i = '', r = '', j = '', h = '', b = '' }
+  local list = entry[2]
+  for k = 1, #list, 2 do f[list[k]] = list[k + 1] end
+  f.a, f.n = tonumber(f.a) or 0, tonumber(f.n) or 0
+  f.t = tonumber(f.t) or tonumber(string.match(entry[1], '^(%d+)'))
+  f.u, f.s = tonumber(f.u) or 0, tonumber(f.s) or 0
+  if not string.match(f.j, '^.+|%d+$') then f.j = '' end
+  return f
+end
+
 local function pack(m)
   return cmsgpack.pack({ m.pool, m.lane, m.due, m.id, m.run, m.join, m.h, m.b })
 end
@@ -83,19 +89,168 @@ local function unpack_message(bytes)
   return { pool = v[1], lane = v[2], due = v[3], id = v[4], run = v[5], join = v[6], h = v[7], b = v[8] }
 end
 
+local function wake_all(P, woken, now)
+  for pool, count in pairs(woken) do wake(P, pool, math.min(count, 16), now) end
+end
+
+-- What waits beside its queue: delayed until it is due, or put aside by a pause.
+--
+-- Both are kept packed, by `packed` alone: {pool, lane, id, run, join, headers, body, attempts, retries,
+-- born, what no worker has the code of or "", parked since, times suspected}. Delayed messages are the
+-- zset `delayed` and the hash `delayed:m` by "<id>#<retries>"; those put aside are lists `aside:<pause>`.
+--
+-- Admission must know of them, so they are counted in `load:<pool>`, messages and packed bytes of a lane:
+--   d:<lane>, db:<lane>   what a producer delayed
+--   a:<lane>, ab:<lane>   what was in the queue and comes back: backoff, parked, put aside
+
+local function packed(f, pool, lane)
+  return cmsgpack.pack({ pool, lane, f.i, f.r, f.j, f.h, f.b, f.a, f.n, f.t, f.unknown or '', f.u, f.s })
+end
+
+local function unpacked(bytes)
+  local v = cmsgpack.unpack(bytes)
+  return { i = v[3], r = v[4], j = v[5], h = v[6], b = v[7], a = v[8], n = v[9], t = v[10],
+    unknown = v[11] or '', u = v[12] or 0, s = v[13] or 0 }, v[1], v[2]
+end
+
+local function message_of(f, pool, lane)
+  return { pool = pool, lane = lane, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
+    u = f.u and f.u > 0 and f.u or nil, s = f.s and f.s > 0 and f.s or nil }
+end
+
+-- Which count a delayed message is in.
+local function kind_of(f)
+  local new = f.a == 0 and f.n == 0 and f.s == 0 and (f.unknown or '') == ''
+  return new and 'd' or 'a'
+end
+
+-- Gathers in `counts` that `by` messages of so many packed bytes come or go; `write_counts` counts them.
+local function tally(counts, pool, lane, kind, bytes, by)
+  local fields = counts[pool] or {}
+  counts[pool] = fields
+  local number, size = kind .. ':' .. lane, kind .. 'b:' .. lane
+  fields[number] = (fields[number] or 0) + by
+  fields[size] = (fields[size] or 0) + by * bytes
+end
+
+local function write_counts(P, counts)
+  for pool, fields in pairs(counts) do
+    local load = P .. 'load:' .. pool
+    for field, by in pairs(fields) do
+      if by ~= 0 and redis.call('HINCRBY', load, field, by) <= 0 then redis.call('HDEL', load, field) end
+    end
+  end
+end
+
+-- Counts what is parked because nobody has its code, by name, with the time of the first.
+local function count_parked(P, name, by, since)
+  if redis.call('HINCRBY', P .. 'parked', name, by) <= 0 then
+    redis.call('HDEL', P .. 'parked', name)
+    redis.call('HDEL', P .. 'parked:t', name)
+  elseif by > 0 and since < tonumber(redis.call('HGET', P .. 'parked:t', name) or since + 1) then
+    redis.call('HSET', P .. 'parked:t', name, since)
+  end
+end
+
+-- Takes delayed messages out of their table, as {fields, pool, lane}, in order; what is there no
+-- more is left out.
+local function undelay(P, members)
+  local found, counts = {}, {}
+  if not members[1] then return found end
+  local there = redis.call('HMGET', P .. 'delayed:m', unpack(members))
+  redis.call('HDEL', P .. 'delayed:m', unpack(members))
+  redis.call('ZREM', P .. 'delayed', unpack(members))
+  for k = 1, #members do
+    if there[k] then
+      local f, pool, lane = unpacked(there[k])
+      if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
+      tally(counts, pool, lane, kind_of(f), #there[k], -1)
+      found[#found + 1] = { f, pool, lane }
+    end
+  end
+  write_counts(P, counts)
+  return found
+end
+
+-- Delays a message, with the fields of an entry; one of that id and retry takes the place of the other.
+local function delay(P, f, pool, lane, due)
+  local member, bytes, counts = f.i .. '#' .. f.n, packed(f, pool, lane), {}
+  if redis.call('ZADD', P .. 'delayed', due, member) == 0 then
+    undelay(P, { member })
+    redis.call('ZADD', P .. 'delayed', due, member)
+  end
+  redis.call('HSET', P .. 'delayed:m', member, bytes)
+  if (f.unknown or '') ~= '' then count_parked(P, f.unknown, 1, f.u) end
+  tally(counts, pool, lane, kind_of(f), #bytes, 1)
+  write_counts(P, counts)
+end
+
 -- Puts a message where it belongs and notes which pool to wake.
 local function put(P, m, now, woken)
   if m.due < 0 then m.due = now - m.due end
   if m.due > now then
-    delay(P, m, m.due, 0, 0, now)
+    delay(P, { i = m.id, r = m.run, j = m.join, h = m.h, b = m.b, a = 0, n = 0, t = now, u = 0, s = 0 },
+      m.pool, m.lane, m.due)
   else
     add(P, 's:', m, 0, 0, 0)
     woken[m.pool] = (woken[m.pool] or 0) + 1
   end
 end
 
-local function wake_all(P, woken, now)
-  for pool, count in pairs(woken) do wake(P, pool, math.min(count, 16), now) end
+-- Puts aside what a pause stopped.
+local function put_aside(P, pause, f, pool, lane)
+  local bytes, counts = packed(f, pool, lane), {}
+  redis.call('RPUSH', P .. 'aside:' .. pause, bytes)
+  tally(counts, pool, lane, 'a', #bytes, 1)
+  write_counts(P, counts)
+end
+
+-- Takes one message out of a list of those put aside.
+local function take_aside(P, list, bytes, pool, lane)
+  local counts = {}
+  redis.call('LREM', list, 1, bytes)
+  tally(counts, pool, lane, 'a', #bytes, -1)
+  write_counts(P, counts)
+end
+
+-- Lifts a pause piece by piece: moves at most `most` messages of its list back, in order, and
+-- forgets the pause with the last. Returns how many it moved and how many are left.
+local function bring_back(P, pause, most, woken)
+  local list, counts = P .. 'aside:' .. pause, {}
+  local found = redis.call('LPOP', list, most) or {}
+  for _, bytes in ipairs(found) do
+    local f, pool, lane = unpacked(bytes)
+    add(P, 'r:', message_of(f, pool, lane), f.a, f.n, f.t)
+    tally(counts, pool, lane, 'a', #bytes, -1)
+    woken[pool] = (woken[pool] or 0) + 1
+  end
+  write_counts(P, counts)
+  local left = redis.call('LLEN', list)
+  if left == 0 then redis.call('HDEL', P .. 'paused', pause) end
+  return #found, left
+end
+
+-- When leases are given a new term although nobody renewed them.
+
+-- Gives every lease one full term from now on: nobody could renew for a while.
+local function new_terms(P, now)
+  local workers = P .. 'workers'
+  for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
+    local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
+    redis.call('ZADD', workers, now + lease, worker)
+  end
+end
+
+-- Whether this server is another than the one that was here before: a failover, or a restart.
+-- Asked where it matters and seldom: before a lease is taken or reaped. Cost: 20 us.
+local function server_changed(P)
+  local info = redis.pcall('INFO', 'server')
+  local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)')
+  if not run then return false end -- its rights forbid INFO
+  local before = redis.call('GET', P .. 'reap:server')
+  if before == run then return false end
+  redis.call('SET', P .. 'reap:server', run)
+  return before and true or false
 end
 
 -- What a run and a Celery result show to those who wait for them.
@@ -159,6 +314,12 @@ local function finish_join(P, join, now, woken)
   for _, bytes in ipairs(cmsgpack.unpack(bodies)) do put(P, unpack_message(bytes), now, woken) end
   redis.call('HSET', P .. 'join:' .. join, 'state', 'done')
   redis.call('UNLINK', P .. 'join:' .. join .. ':wait')
+end
+
+-- Drops a fan-in that nobody waits for any more.
+local function forget(P, join)
+  local key = P .. 'join:' .. join
+  redis.call('UNLINK', key, key .. ':res', key .. ':wait')
 end
 
 -- Opens a fan-in; a join of that id that exists already stays as it is. Returns the next index, and
@@ -255,27 +416,94 @@ local function spill(P, lane, now)
 end
 
 -- Dead letters, and the end of what will not be tried again.
+--
+-- The letters are the stream `dead`. Beside it the hash `dead:n`:
+--   bytes                                of all letters: reason, head and body
+--   max_payload, max_number, max_bytes   the settings, as the last `promote` noted them
+--   trimmed:age, trimmed:number, trimmed:bytes   letters dropped because they were too old, many, large
 
-local DEAD_KEPT = 10000
-local DEAD_BYTES = 65536
-local MAX_PAYLOAD = 262144
+local DEAD_NUMBER, DEAD_BYTES, MAX_PAYLOAD = 10000, 67108864, 262144 -- until `promote` notes them
+local CUT = 65536
+local TRIMMED = 20 -- letters a call trims
+local PIECE = 2097152 -- bytes of letters after which a call ends: each is read whole, 0.3 us a KB
 local REFERS = '"blob":' -- in the head of a message whose argument is in blob storage
 local TEN_YEARS = 315360000000 -- ms; who sweeps blobs knows dead.keep, and deletes the key
 
--- Keeps a letter: whole up to broker.max_payload (`promote` notes it); of a larger one the beginning,
--- which can not be replayed (field c: how many bytes it had).
-local function dead(P, reason, f, pool, lane)
-  local most = tonumber(redis.call('GET', P .. 'payload') or MAX_PAYLOAD)
-  local h, b, cut = f.h, f.b, 0
-  if #h > most or #b > most then
-    h, b, cut = string.sub(h, 1, DEAD_BYTES), string.sub(b, 1, DEAD_BYTES), #h + #b
+local function letter_size(f) return #(f.why or '') + #f.h + #f.b end
+
+-- Takes a letter away; whoever takes one away does it here, so that the bytes are right.
+local function take_letter(P, id, f)
+  redis.call('XDEL', P .. 'dead', id)
+  local bytes = redis.call('HINCRBY', P .. 'dead:n', 'bytes', -letter_size(f))
+  if bytes < 0 then redis.call('HSET', P .. 'dead:n', 'bytes', 0) end
+end
+
+-- Does `act(id, fields)` with each letter there is of ARGV and returns its answers, "gone" where there
+-- is none; fewer than asked for once PIECE bytes were read.
+local function with_letters(P, argv, act)
+  local answers, read = {}, 0
+  for k, id in ipairs(argv) do
+    if read >= PIECE then break end
+    local found = redis.call('XRANGE', P .. 'dead', id, id)
+    local f = found[1] and fields_of(found[1])
+    answers[k] = f and act(id, f) or 'gone'
+    read = read + (f and letter_size(f) or 0)
   end
-  redis.call('XADD', P .. 'dead', 'MAXLEN', DEAD_KEPT, '*', 'why', string.sub(reason, 1, 1000),
-    'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b, 'n', f.n, 't', f.t, 'p', pool, 'l', lane,
-    'r', f.r, 'j', f.j, 'c', cut)
+  return answers
+end
+
+-- Drops the oldest letter, where its id is not behind `last`, and counts it as dropped for `why`;
+-- returns its bytes, nil where there is none.
+local function trim(P, why, last)
+  local entry = redis.call('XRANGE', P .. 'dead', '-', last, 'COUNT', 1)[1]
+  if not entry then return nil end
+  local f = fields_of(entry)
+  take_letter(P, entry[1], f)
+  redis.call('HINCRBY', P .. 'dead:n', 'trimmed:' .. why, 1)
+  return letter_size(f)
+end
+
+-- Returns how many more letters there may be, and bytes of them; below 0 where there are too many.
+local function letters_room(P)
+  local v = redis.call('HMGET', P .. 'dead:n', 'max_number', 'max_bytes', 'bytes')
+  local number = redis.call('XLEN', P .. 'dead')
+  return tonumber(v[1] or DEAD_NUMBER) - number, tonumber(v[2] or DEAD_BYTES) - tonumber(v[3] or '0'), number
+end
+
+-- Drops the oldest letters where they are older than `oldest` (an id), too many or too large
+-- together, a piece of them a call; the newest stays.
+local function trim_to_fit(P, oldest)
+  local read = 0
+  for _ = 1, TRIMMED do
+    local number, bytes, there = letters_room(P)
+    local dropped
+    if number < 0 then
+      dropped = trim(P, 'number', '+')
+    elseif bytes < 0 and there > 1 then
+      dropped = trim(P, 'bytes', '+')
+    elseif oldest then
+      dropped = trim(P, 'age', oldest)
+    end
+    read = read + (dropped or PIECE)
+    if read >= PIECE then return end
+  end
+end
+
+-- Keeps a letter: whole up to broker.max_payload; of a larger one the beginning, which can not be
+-- replayed (field c: how many bytes it had). The oldest make room for it.
+local function dead(P, reason, f, pool, lane)
+  local most = tonumber(redis.call('HGET', P .. 'dead:n', 'max_payload') or MAX_PAYLOAD)
+  local h, b, cut, why = f.h, f.b, 0, string.sub(reason, 1, 1000)
+  if #h > most or #b > most then
+    h, b, cut = string.sub(h, 1, CUT), string.sub(b, 1, CUT), #h + #b
+  end
+  redis.call('XADD', P .. 'dead', '*', 'why', why, 'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b,
+    'n', f.n, 't', f.t, 'p', pool, 'l', lane, 'r', f.r, 'j', f.j, 'c', cut)
+  redis.call('HINCRBY', P .. 'dead:n', 'bytes', #why + #h + #b)
   if f.r ~= '' and string.find(f.h, REFERS, 1, true) then
     redis.call('SET', P .. 'blobs:kept:' .. f.r, now_ms(), 'PX', TEN_YEARS)
   end
+  trim_to_fit(P)
 end
 
 -- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields
@@ -423,7 +651,7 @@ local function apply(P, argv, i, n, now, woken, fits, record)
       end
       i = i + 3
     elseif op == 'forget' then
-      redis.call('UNLINK', P .. 'join:' .. argv[i] .. ':res', P .. 'join:' .. argv[i])
+      forget(P, argv[i])
       i = i + 1
     elseif op == 'end' then
       end_run(P, argv[i], argv[i + 1], argv[i + 2], tonumber(argv[i + 3]), now, nil, nil, record)
@@ -452,18 +680,6 @@ local function settle(stream, entry)
   if redis.call('XACK', stream, GROUP, entry) == 0 then return false end
   redis.call('XDEL', stream, entry)
   return true
-end
-
--- Reads an entry; whatever a stranger wrote, every field is there and has its type.
-local function fields_of(entry)
-  local f = { i = '', r = '', j = '', h = '', b = '' }
-  local list = entry[2]
-  for k = 1, #list, 2 do f[list[k]] = list[k + 1] end
-  f.a, f.n = tonumber(f.a) or 0, tonumber(f.n) or 0
-  f.t = tonumber(f.t) or tonumber(string.match(entry[1], '^(%d+)'))
-  f.u, f.s = tonumber(f.u) or 0, tonumber(f.s) or 0
-  if not string.match(f.j, '^.+|%d+$') then f.j = '' end
-  return f
 end
 
 -- Moves one pending entry of a stream to where it is handed out again; dead after `limit` attempts.
@@ -527,7 +743,7 @@ end
 --
 -- A pause is a field of `paused`: "pool:<name>", "step:<task>", "flow:<name>" or "tenant:<name>";
 -- its value is when it began, ms, with "-" before it once it is being lifted. What fetches meet of
--- a paused step, flow or tenant they move to the list `aside:<pause>`, packed as `delay` packs.
+-- a paused step, flow or tenant they put aside (`_beside`).
 
 local HEAD_READ = 65536
 
@@ -580,65 +796,6 @@ local function stopped_by(P, f, paused, returned)
       if labels[pause.kind] == pause.name then return pause.text end
     end
   end
-end
-
-local function packed(f, pool, lane)
-  return cmsgpack.pack({ pool, lane, f.i, f.r, f.j, f.h, f.b, f.a, f.n, f.t, '', 0, f.s })
-end
-
--- Reads what `delay` and `packed` wrote, in the fields of an entry.
-local function unpacked(bytes)
-  local v = cmsgpack.unpack(bytes)
-  return { i = v[3], r = v[4], j = v[5], h = v[6], b = v[7], a = v[8], n = v[9], t = v[10],
-    unknown = v[11] or '', u = v[12] or 0, s = v[13] or 0 }, v[1], v[2]
-end
-
-local function message_of(f, pool, lane)
-  return { pool = pool, lane = lane, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
-    u = f.u and f.u > 0 and f.u or nil, s = f.s and f.s > 0 and f.s or nil }
-end
-
--- Lifts a pause piece by piece: moves at most `most` messages of its list back, in order, and
--- forgets the pause with the last. Returns how many it moved and how many are left.
-local function bring_back(P, pause, most, woken)
-  local list = P .. 'aside:' .. pause
-  local found = redis.call('LPOP', list, most) or {}
-  for _, bytes in ipairs(found) do
-    local f, pool, lane = unpacked(bytes)
-    add(P, 'r:', message_of(f, pool, lane), f.a, f.n, f.t)
-    woken[pool] = (woken[pool] or 0) + 1
-  end
-  local left = redis.call('LLEN', list)
-  if left == 0 then redis.call('HDEL', P .. 'paused', pause) end
-  return #found, left
-end
-
--- Counts what is parked because nobody has its code, by name, with the time of the first.
-local function count_parked(P, name, by, since)
-  if redis.call('HINCRBY', P .. 'parked', name, by) <= 0 then
-    redis.call('HDEL', P .. 'parked', name)
-    redis.call('HDEL', P .. 'parked:t', name)
-  elseif by > 0 and since < tonumber(redis.call('HGET', P .. 'parked:t', name) or since + 1) then
-    redis.call('HSET', P .. 'parked:t', name, since)
-  end
-end
-
--- Takes delayed messages out of their table, as {fields, pool, lane}, in order; what is there no
--- more is left out.
-local function undelay(P, members)
-  local found = {}
-  if not members[1] then return found end
-  local packed = redis.call('HMGET', P .. 'delayed:m', unpack(members))
-  redis.call('HDEL', P .. 'delayed:m', unpack(members))
-  redis.call('ZREM', P .. 'delayed', unpack(members))
-  for k = 1, #members do
-    if packed[k] then
-      local f, pool, lane = unpacked(packed[k])
-      if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
-      found[#found + 1] = { f, pool, lane }
-    end
-  end
-  return found
 end
 
 local function order_of(id)
@@ -703,6 +860,7 @@ end
 --     since, from, behind   when the rate was measured, n and the waiting messages then
 --   g:<lane>  bytes of large messages accepted since the sample
 --   f, b, w   what retries are measured by, see `_retries`
+--   d:, db:, a:, ab: <lane>   what waits beside the queue, see `_beside`
 -- A sample costs 20 us and is taken at most every SAMPLE_MS, or once GROWTH bytes came in since.
 
 local SAMPLE_MS = 250
@@ -749,13 +907,15 @@ local function sample(P, pool, lane, last, depth, now)
   return s
 end
 
--- Returns how full a lane was when it was looked at last, and what has been accepted since.
+-- Returns how full a lane was when it was looked at last, what has been accepted since, and what waits
+-- beside it: HMGET's answer, in which delayed messages and their bytes are 3 and 4, those put aside 5, 6.
 local function load_of(P, pool, lane, depth, now)
-  local found = redis.call('HMGET', P .. 'load:' .. pool, 's:' .. lane, 'g:' .. lane)
+  local found = redis.call('HMGET', P .. 'load:' .. pool, 's:' .. lane, 'g:' .. lane,
+    'd:' .. lane, 'db:' .. lane, 'a:' .. lane, 'ab:' .. lane)
   local s = found[1] and cmsgpack.unpack(found[1])
   local grown = tonumber(found[2] or '0')
-  if s and now - s[AT] < SAMPLE_MS and now >= s[AT] and grown < GROWTH then return s, grown end
-  return sample(P, pool, lane, s, depth, now), 0
+  if s and now - s[AT] < SAMPLE_MS and now >= s[AT] and grown < GROWTH then return s, grown, found end
+  return sample(P, pool, lane, s, depth, now), 0, found
 end
 
 -- When to come back: a tenth of what is too much has drained by then.
@@ -770,24 +930,58 @@ local function full(reason, there, limit, rate, depth)
   return { 'full', reason, there, limit, retry_after(rate, depth) }
 end
 
--- Checks new work against the caps of its lane. `unfinished`: runs of its tenant, of `per_tenant` at
--- most, 0 = any number. Returns nil, fill in thousandths, waiting, rate | the answer that refuses.
-local function admit(P, pool, lane, depth, length, bytes, unfinished, per_tenant, now)
-  local s, grown = load_of(P, pool, lane, depth, now)
-  if depth >= length then return full('length', depth, length, s[RATE], depth) end
-  if per_tenant > 0 and unfinished >= per_tenant then
-    return full('tenant', unfinished, per_tenant, s[RATE], unfinished)
+-- There is room for delayed work once the first that is delayed is due.
+local function full_of_delayed(P, reason, there, limit, now)
+  local first = redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')
+  local ms = first[2] and math.ceil(tonumber(first[2])) - now or 0
+  return { 'full', reason, there, limit, math.max(SHORTEST_RETRY, math.min(LONGEST_RETRY, ms)) }
+end
+
+-- Whether the first message of the effects from ARGV[i] on is to wait for its time.
+local function is_delayed(P, argv, i, now)
+  if argv[i] == 'spend' then i = i + 2 end
+  local due = argv[i] == 'put' and argv[i + 3] or '0'
+  if argv[i] == 'open' then
+    local first = redis.call('LINDEX', P .. 'stage:' .. argv[i + 1], 0)
+    due = first and unpack_message(first).due or 0
+  end
+  due = tonumber(due)
+  return due < 0 or due > now
+end
+
+-- Checks new work against the caps of its lane: at most `length` messages and `bytes` are in it or were,
+-- and come back to it; and as many are delayed by those who sent them, who fill their own room only.
+-- `work`: depth, messages in the queue; more, messages that come with the first; delayed; unfinished,
+-- runs of its tenant, of `per_tenant` at most, 0 = any number.
+-- Returns nil, fill in thousandths, waiting, rate | the answer that refuses.
+local function admit(P, pool, lane, work, length, bytes, now)
+  local depth = work.depth
+  local s, grown, beside = load_of(P, pool, lane, depth, now)
+  local there, aside = depth + (beside[5] or 0), tonumber(beside[6] or '0')
+  local later = tonumber(beside[4] or '0')
+  if work.delayed then
+    there = tonumber(beside[3] or '0')
+    if there + work.more >= length then
+      return full_of_delayed(P, 'delayed', there + work.more, length, now)
+    end
+    if later >= bytes then return full_of_delayed(P, 'delayed bytes', later, bytes, now) end
+  elseif there + work.more >= length then
+    return full('length', there + work.more, length, s[RATE], there)
+  end
+  if work.per_tenant > 0 and work.unfinished >= work.per_tenant then
+    return full('tenant', work.unfinished, work.per_tenant, s[RATE], work.unfinished)
   end
   -- An old sample must not refuse what there is room for by now.
-  local over = s[BYTES] + grown >= bytes or (s[MOST] > 0 and s[USED] + grown >= s[MOST])
+  local over = s[BYTES] + grown + aside >= bytes or (s[MOST] > 0 and s[USED] + grown >= s[MOST])
   if over and s[AT] < now then s, grown = sample(P, pool, lane, s, depth, now), 0 end
-  if s[BYTES] + grown >= bytes then return full('bytes', s[BYTES] + grown, bytes, s[RATE], depth) end
-  local fill = math.max(depth / length, (s[BYTES] + grown) / bytes)
+  local held = work.delayed and later or s[BYTES] + grown + aside
+  if held >= bytes then return full('bytes', held, bytes, s[RATE], depth) end
+  local fill = math.max((there + work.more) / length, held / bytes)
   if s[MOST] > 0 then
     if s[USED] + grown >= s[MOST] then return full('memory', s[USED] + grown, s[MOST], s[RATE], depth) end
     fill = math.max(fill, (s[USED] + grown) / s[MOST])
   end
-  if per_tenant > 0 then fill = math.max(fill, unfinished / per_tenant) end
+  if work.per_tenant > 0 then fill = math.max(fill, work.unfinished / work.per_tenant) end
   return nil, math.floor(fill * 1000), math.max(0, depth - s[HELD]), s[RATE]
 end
 
@@ -823,22 +1017,44 @@ local function may_have(P, run, s, bytes, members)
     and tonumber(used[2] or '0') + s[2] + members <= most
 end
 
+-- Tells why no result of a run is accepted any more: "ended", "late" (behind its deadline), or false.
+local function over_already(record, now)
+  if record[1] ~= 'running' then return 'ended' end
+  local deadline = tonumber(record[2] or '0')
+  return deadline > 0 and now > deadline and 'late'
+end
+
+-- Returns the fan-ins of a run that a delivery stands in: as a member (field j), as the body (its header).
+local function joins_of(run, stream, entry)
+  local found = redis.call('XRANGE', stream, entry, entry)
+  if not found[1] then return {} end
+  local f = fields_of(found[1])
+  local names = {}
+  local function name(join)
+    if type(join) == 'string' and string.sub(join, 1, #run) == run then names[#names + 1] = join end
+  end
+  name(string.match(f.j, '^(.+)|'))
+  local read, head = pcall(cjson.decode, f.h)
+  local ours = read and type(head) == 'table' and type(head.headers) == 'table' and head.headers.aq
+  if type(ours) == 'table' then name(ours.join) end
+  return names
+end
+
 -- Ends one delivery with its effects: ARGV[i..n] = stream, entry, run, keep_ms, effects. See
 -- `complete` for what it returns.
 local function complete_one(P, argv, i, n, now, woken, spent)
   local stream, run = argv[i], argv[i + 2]
+  local s, record = nil, run ~= '' and read_run(P, run) or nil
+  local over = record and over_already(record, now)
+  -- Nobody waits for the fan-ins of a run that is over: not even for what of them was held back.
+  local joins = over and stream ~= '' and joins_of(run, stream, argv[i + 1])
   if stream ~= '' and not settle(stream, argv[i + 1]) then return 'stale' end
-  local s, record
-  if run ~= '' then
-    record = read_run(P, run)
-    if record[1] ~= 'running' then return 'ended' end
-    local deadline = tonumber(record[2] or '0')
-    if deadline > 0 and now > deadline then
-      end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record)
-      return 'late'
-    end
-    if record[4] then s = spent[run] or { 0, 0, record[4], tonumber(argv[i + 3]) } end
+  if over then
+    for _, join in ipairs(joins or {}) do forget(P, join) end
+    if over == 'late' then end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record) end
+    return over
   end
+  if record and record[4] then s = spent[run] or { 0, 0, record[4], tonumber(argv[i + 3]) } end
   local fits = s and function(bytes, members) return may_have(P, run, s, bytes, members) end
   local failed, bytes, members = apply(P, argv, i + 4, n, now, woken, fits, record)
   if failed then return failed end
@@ -944,6 +1160,21 @@ end
 
 redis.register_function{ function_name = 'aq1_complete_many', callback = complete_many, flags = { 'allow-oom' } }
 
+-- Deletes dead letters for good.
+-- KEYS[1]  prefix
+-- ARGV[1..] letters (ids of the stream `dead`), at most 100
+-- Returns  for each: "ok" | "gone": replayed or dropped before; fewer answers than letters: call
+--          again with the rest
+-- On a full Redis: allowed. Cost: 5 us each, and 0.3 us a KB.
+local function drop(keys, argv)
+  return with_letters(keys[1], argv, function(id, f)
+    take_letter(keys[1], id, f)
+    return 'ok'
+  end)
+end
+
+redis.register_function{ function_name = 'aq1_drop', callback = drop, flags = { 'allow-oom' } }
+
 -- Accepts new work: a plain message, several effects of one publish, or a run with its first step.
 -- KEYS[1]  prefix
 -- ARGV[1]  id        dedupe id, or "" for none          ARGV[2]  dedupe_ms
@@ -957,7 +1188,8 @@ redis.register_function{ function_name = 'aq1_complete_many', callback = complet
 -- ARGV[15..] effects; a `spend` among them stands first
 -- Returns  {"ok", depth, deadline_ms, fill, waiting, rate}: fill of the worst cap in thousandths,
 --          messages that wait, completions in 1,000 s (-1: not known)
---          | {"dup"} | {"full", reason, there, limit, retry_ms}; reason: length, bytes, tenant, memory
+--          | {"dup"} | {"full", reason, there, limit, retry_ms}; reason: length, bytes,
+--          delayed, delayed bytes, tenant, memory
 -- On a full Redis: refused whole. Cost: 15-30 us a message.
 local function enqueue(keys, argv)
   local P, pool, lane = keys[1], argv[3], argv[4]
@@ -968,14 +1200,13 @@ local function enqueue(keys, argv)
   elseif argv[1] ~= '' and redis.call('EXISTS', P .. 'id:' .. argv[1]) == 1 then
     return { 'dup' }
   end
-  local depth = redis.call('XLEN', P .. 's:' .. pool .. ':' .. lane)
-  local unfinished, per_tenant = 0, 0
+  local work = { depth = redis.call('XLEN', P .. 's:' .. pool .. ':' .. lane), more = 0,
+    delayed = is_delayed(P, argv, 15, now), unfinished = 0, per_tenant = 0 }
   if tenant ~= '' then
-    unfinished = tonumber(redis.call('HGET', P .. 'tenants', tenant) or '0')
-    per_tenant = tonumber(argv[8])
+    work.unfinished = tonumber(redis.call('HGET', P .. 'tenants', tenant) or '0')
+    work.per_tenant = tonumber(argv[8])
   end
-  local refused, fill, waiting, rate = admit(
-    P, pool, lane, depth, tonumber(argv[5]), tonumber(argv[6]), unfinished, per_tenant, now)
+  local refused, fill, waiting, rate = admit(P, pool, lane, work, tonumber(argv[5]), tonumber(argv[6]), now)
   if refused then return refused end
   local bytes = 0
   for i = 15, #argv do bytes = bytes + #argv[i] end
@@ -1000,7 +1231,7 @@ local function enqueue(keys, argv)
   local failed = apply(P, argv, 15, #argv, now, woken)
   wake_all(P, woken, now)
   if failed then return failed end
-  return { 'ok', depth, deadline, fill, waiting, rate }
+  return { 'ok', work.depth, deadline, fill, waiting, rate }
 end
 
 redis.register_function('aq1_enqueue', enqueue)
@@ -1032,19 +1263,17 @@ local function fail(keys, argv)
   if not settle(stream, entry) then return 'stale' end
   local f = fields_of(found[1])
   local pool, name = string.match(lane, '^(.-):(.*)$')
-  local m = { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
-    s = f.s > 0 and f.s or nil }
   local counts, after, held = tonumber(argv[5]), tonumber(argv[4]), 0
-  local retries = f.n + counts
+  f.n, f.u = f.n + counts, 0 -- this worker had its code
   if counts == 1 then
     redis.call('HINCRBY', P .. 'load:' .. pool, 'f', 1)
     local at = retry_at(P, pool, now + after, now)
     if at > now + after then after, held = at - now, at - now end
   end
   if after > 0 then
-    delay(P, m, now + after, f.a, retries, f.t)
+    delay(P, f, pool, name, now + after)
   else
-    add(P, 'r:', m, f.a, retries, f.t)
+    add(P, 'r:', message_of(f, pool, name), f.a, f.n, f.t)
     wake(P, pool, 1, now)
   end
   local woken = {}
@@ -1088,7 +1317,7 @@ local function fetch(keys, argv)
     local f = fields_of(entry)
     local pause = stopped_by(P, f, paused, string.sub(stream, #P + 1, #P + 2) == 'r:')
     if not pause then return false end
-    redis.call('RPUSH', P .. 'aside:' .. pause, packed(f, pool, lane))
+    put_aside(P, pause, f, pool, lane)
     settle(stream, entry[1])
     aside = aside + 1
     return true
@@ -1207,12 +1436,14 @@ local function open(keys, argv)
   local now = now_ms()
   if argv[1] ~= '' and redis.call('EXISTS', P .. 'id:' .. argv[1]) == 1 then return { 'dup' } end
   if pool ~= '' then
-    local depth = redis.call('XLEN', P .. 's:' .. pool .. ':' .. lane) + tonumber(argv[7]) - 1
+    local depth = redis.call('XLEN', P .. 's:' .. pool .. ':' .. lane)
     -- Groups that are not in the queue yet have taken their place in it all the same.
     for _, group in ipairs(redis.call('LRANGE', P .. 'open:' .. pool .. ':' .. lane, 0, 999)) do
       depth = depth + redis.call('LLEN', P .. 'group:' .. group)
     end
-    local refused = admit(P, pool, lane, depth, tonumber(argv[5]), tonumber(argv[6]), 0, 0, now)
+    local work = { depth = depth, more = math.max(0, tonumber(argv[7]) - 1),
+      delayed = is_delayed(P, argv, 8, now), unfinished = 0, per_tenant = 0 }
+    local refused = admit(P, pool, lane, work, tonumber(argv[5]), tonumber(argv[6]), now)
     if refused then return refused end
   end
   if argv[1] ~= '' then redis.call('SET', P .. 'id:' .. argv[1], '1', 'PX', argv[2]) end
@@ -1252,11 +1483,8 @@ local function park(keys, argv)
     wake_all(P, woken, now)
     return 'dead'
   end
-  local m = message_of(f, pool, lane)
-  m.unknown, m.u = name, since
-  local fresh = redis.call('HEXISTS', P .. 'delayed:m', f.i .. '#' .. f.n) == 0
-  delay(P, m, math.min(now + tonumber(argv[4]), since + limit), f.a, f.n, f.t)
-  if fresh then count_parked(P, name, 1, since) end
+  f.unknown, f.u = name, since
+  delay(P, f, pool, lane, math.min(now + tonumber(argv[4]), since + limit))
   return 'ok'
 end
 
@@ -1277,14 +1505,15 @@ end
 
 redis.register_function{ function_name = 'aq1_pause', callback = pause, flags = { 'allow-oom' } }
 
--- Moves delayed messages that are due into their queues, ends runs behind their deadline, drops old
--- dead letters, and goes on with pauses whose lifting was left undone.
+-- Moves delayed messages that are due into their queues, ends runs behind their deadline, drops dead
+-- letters that are too old, many or large, and goes on with pauses whose lifting was left undone.
 -- KEYS[1]  prefix
 -- ARGV[1]  most      messages a call, at most 500
 -- ARGV[2]  keep_ms   how long a run that ends by this is kept
 -- ARGV[3]  dead_ms   how long a dead letter is kept
 -- ARGV[4]  payload   broker.max_payload: a larger dead letter is cut
 -- ARGV[5]  retries   "<retry.budget> <retry.per_second>"
+-- ARGV[6]  number    most dead letters                 ARGV[7]  bytes     most of them together
 -- Returns  {messages moved, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message.
 local function promote(keys, argv)
@@ -1310,8 +1539,10 @@ local function promote(keys, argv)
   local old = redis.call('ZRANGEBYSCORE', P .. 'runs', '-inf', now - keep * 2, 'LIMIT', 0, 500)
   if old[1] then redis.call('ZREM', P .. 'runs', unpack(old)) end
   if argv[3] then
-    redis.call('XTRIM', P .. 'dead', 'MINID', now - tonumber(argv[3]))
-    redis.call('SET', P .. 'payload', argv[4])
+    redis.call('HSET', P .. 'dead:n', 'max_payload', argv[4], 'max_number', argv[6] or DEAD_NUMBER,
+      'max_bytes', argv[7] or DEAD_BYTES)
+    trim_to_fit(P, now - tonumber(argv[3]))
+    if redis.call('XLEN', P .. 'dead') == 0 then redis.call('HSET', P .. 'dead:n', 'bytes', 0) end
   end
   if argv[5] then redis.call('SET', P .. 'retries', argv[5]) end
   local first = redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')
@@ -1337,7 +1568,7 @@ local function purge(keys, argv)
   local before = tonumber(argv[10])
   if before < 0 then before = now + before end
   local cursor, found = look(P, source, argv[2], tonumber(argv[3]))
-  local room = DEAD_KEPT - redis.call('XLEN', P .. 'dead')
+  local room, bytes = letters_room(P)
   local function fits(f, pool, lane)
     if argv[5] ~= '' and argv[5] ~= pool then return false end
     if argv[6] ~= '' and argv[6] ~= lane then return false end
@@ -1350,16 +1581,17 @@ local function purge(keys, argv)
   for _, one in ipairs(found) do
     local place, f, pool, lane = one[1], one[2], one[3], one[4]
     if fits(f, pool, lane) then
-      if room <= 0 then return { argv[2], moved, 1 } end
+      local size = #argv[4] + #f.h + #f.b
+      if room <= 0 or bytes < size then return { argv[2], moved, 1 } end
       if source == 'delayed' then
         undelay(P, { place })
       elseif string.match(source, '^aside:') then
-        redis.call('LREM', P .. source, 1, place)
+        take_aside(P, P .. source, place, pool, lane)
       else
         redis.call('XDEL', P .. source, place)
       end
       dead(P, argv[4], f, pool, lane)
-      moved, room = moved + 1, room - 1
+      moved, room, bytes = moved + 1, room - 1, bytes - size
     end
   end
   if cursor ~= '' and string.match(source, '^aside:') then cursor = tostring(tonumber(cursor) - moved) end
@@ -1371,20 +1603,34 @@ end
 
 redis.register_function{ function_name = 'aq1_purge', callback = purge, flags = { 'allow-oom' } }
 
--- Hands out again what a process held whose lease ran out: as suspects, uncharged, where the process
--- runs suspects alone (it says so in its report); charged where it does not (Celery's own pools),
--- since then nothing else would ever end a step that kills its process.
+-- Hands out again what a process held whose lease ran out: as suspects, uncharged. What it held alone
+-- is charged where it runs suspects itself (Celery's threads and solo); the others run them in
+-- processes of their own and tell of those that die, which they say by `suspects` in their report.
 -- KEYS[1]  prefix
 -- ARGV[1]  limit     attempts before a message is dead
 -- ARGV[2]  gap_ms    if nobody reaped for so long, nobody could renew: every lease gets a new term
 -- ARGV[3]  keep_ms   how long a run that ends by this is kept
 -- Returns  {messages returned, worker or "", workers that hold a lease, 0 = nobody was looked at}
+-- A gap, a clock that went back or a new server (see `server_changed`): every lease gets a new term.
 -- On a full Redis: allowed. Cost: one process a call, at most HANDED_BACK messages, 11 us each.
 local function isolates(P, worker)
   local text = redis.call('HGET', P .. 'worker:' .. worker, 'report')
   local read, report = pcall(cjson.decode, text or '')
   if not read or type(report) ~= 'table' then return true end
   return (tonumber(report.suspects) or 0) > 0
+end
+
+local function holds_one(P, worker)
+  local count = 0
+  for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+    for _, kind in ipairs({ 'r:', 's:' }) do
+      local stream = P .. kind .. lane
+      if redis.call('EXISTS', stream) == 1 then
+        count = count + #redis.call('XPENDING', stream, GROUP, '-', '+', 2, worker)
+      end
+    end
+  end
+  return count == 1
 end
 
 local function reap(keys, argv)
@@ -1394,15 +1640,17 @@ local function reap(keys, argv)
   local last = tonumber(redis.call('GET', P .. 'reap:last') or '0')
   redis.call('SET', P .. 'reap:last', now)
   if last > 0 and (now - last > tonumber(argv[2]) or now < last) then
-    for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
-      local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
-      redis.call('ZADD', workers, now + lease, worker)
-    end
+    server_changed(P) -- this new term counts for that too
+    new_terms(P, now)
     return { 0, '', 0 }
   end
   local expired = redis.call('ZRANGEBYSCORE', workers, '-inf', now, 'LIMIT', 0, 1)
+  if expired[1] and server_changed(P) then
+    new_terms(P, now)
+    return { 0, '', 0 }
+  end
   if expired[1] then
-    local charge = isolates(P, expired[1]) and 0 or 1
+    local charge = not isolates(P, expired[1]) and holds_one(P, expired[1]) and 1 or 0
     local count = hand_back(P, expired[1], charge, 1 - charge, tonumber(argv[1]), tonumber(argv[3]), now)
     return { count, expired[1], redis.call('ZCARD', workers) }
   end
@@ -1431,11 +1679,12 @@ redis.register_function{ function_name = 'aq1_release', callback = release_lease
 -- ARGV[3]  first     1 = take, 0 = renew: a lease that was reaped can not be renewed
 -- ARGV[4]  report    JSON: what the worker says of itself, "" = unchanged
 -- Returns  {now_ms, 1} | {now_ms, 0}: the lease is lost
--- On a full Redis: allowed. Cost: 3 us.
+-- On a full Redis: allowed. Cost: 3 us; to take one, 25.
 local function renew(keys, argv)
   local P, worker = keys[1], argv[1]
   local now = now_ms()
   if argv[3] == '0' and not redis.call('ZSCORE', P .. 'workers', worker) then return { now, 0 } end
+  if argv[3] == '1' and server_changed(P) then new_terms(P, now) end
   redis.call('ZADD', P .. 'workers', now + tonumber(argv[2]), worker)
   local info = P .. 'worker:' .. worker
   if argv[4] ~= '' then redis.call('HSET', info, 'lease', argv[2], 'report', argv[4]) end
@@ -1446,17 +1695,15 @@ end
 
 redis.register_function{ function_name = 'aq1_renew', callback = renew, flags = { 'allow-oom' } }
 
--- Moves dead letters back into their queues, as new: no delay, no attempts charged.
+-- Moves dead letters back into their queues, as new: no delay, no attempts charged, and no expiry:
+-- one that has passed would end it again.
 -- KEYS[1]  prefix
 -- ARGV[1..] letters (ids of the stream `dead`), at most 100
 -- Returns  for each: "ok" | "gone": replayed or dropped before | "cut": not whole |
 --          "nowhere": its queue is not known | "ended": its run has ended | "counted": its fan-in
---          has its outcome or has ended
+--          has its outcome or has ended. Fewer answers than letters: call again with the rest
 -- On a full Redis: allowed (moves, does not add). Cost: 10 us each, and 1 us a KB.
-local function replay_one(P, id, woken)
-  local found = redis.call('XRANGE', P .. 'dead', id, id)
-  if not found[1] then return 'gone' end
-  local f = fields_of(found[1])
+local function replay_one(P, id, f, woken)
   if (f.c or '0') ~= '0' then return 'cut' end
   if (f.p or '') == '' or (f.l or '') == '' then return 'nowhere' end
   if f.r ~= '' and redis.call('HGET', P .. 'run:' .. f.r, 'state') ~= 'running' then return 'ended' end
@@ -1465,15 +1712,17 @@ local function replay_one(P, id, woken)
     local open = redis.call('HGET', P .. 'join:' .. join, 'state') == 'open'
     if not open or redis.call('HEXISTS', P .. 'join:' .. join .. ':res', index) == 1 then return 'counted' end
   end
-  add(P, 's:', { pool = f.p, lane = f.l, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b }, 0, 0, 0)
-  redis.call('XDEL', P .. 'dead', id)
+  -- The first there is: what a head nests stands behind it, and in a text the quotes are escaped.
+  local head = string.gsub(f.h, '"expires":"[^"]*"', '"expires":null', 1)
+  add(P, 's:', { pool = f.p, lane = f.l, id = f.i, run = f.r, join = f.j, h = head, b = f.b }, 0, 0, 0)
+  take_letter(P, id, f)
   woken[f.p] = (woken[f.p] or 0) + 1
   return 'ok'
 end
 
 local function replay(keys, argv)
-  local P, woken, answers = keys[1], {}, {}
-  for k, id in ipairs(argv) do answers[k] = replay_one(P, id, woken) end
+  local P, woken = keys[1], {}
+  local answers = with_letters(P, argv, function(id, f) return replay_one(P, id, f, woken) end)
   wake_all(P, woken, now_ms())
   return answers
 end
