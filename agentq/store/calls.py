@@ -251,7 +251,7 @@ def release(prefix: str, worker: str, *, died: bool, limit: int, keep_ms: int) -
 
 def reap(prefix: str, limit: int, gap_ms: int, keep_ms: int) -> Call:
     """Hand out again what a dead process held."""
-    return ("FCALL", "aq1_reap", 1, prefix, limit, gap_ms, keep_ms)
+    return ("FCALL", "aq1_reap", 1, prefix, limit, gap_ms, keep_ms, 1)
 
 
 def park(  # noqa: PLR0913 -- the function's arguments, one for one

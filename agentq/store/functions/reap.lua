@@ -5,7 +5,9 @@
 -- ARGV[1]  limit     attempts before a message is dead
 -- ARGV[2]  gap_ms    if nobody reaped for so long, nobody could renew: every lease gets a new term
 -- ARGV[3]  keep_ms   how long a run that ends by this is kept
--- Returns  {messages returned, worker or "", workers that hold a lease, 0 = nobody was looked at}
+-- ARGV[4]  workers   "1": answer with how many there are (builds before revision 3 do not ask)
+-- Returns  {messages returned, worker or "", workers that hold a lease, 0 = nobody was looked at}; the
+--          last, for those that do not ask: when the next lease runs out, now where one has, 0 none
 -- A gap, a clock that went back or a new server (see `server_changed`): every lease gets a new term.
 -- On a full Redis: allowed. Cost: one process a call, at most HANDED_BACK messages, 11 us each.
 local function isolates(P, worker)
@@ -47,9 +49,11 @@ local function reap(keys, argv)
   if expired[1] then
     local charge = not isolates(P, expired[1]) and holds_one(P, expired[1]) and 1 or 0
     local count = hand_back(P, expired[1], charge, 1 - charge, tonumber(argv[1]), tonumber(argv[3]), now)
-    return { count, expired[1], redis.call('ZCARD', workers) }
+    return { count, expired[1], argv[4] and redis.call('ZCARD', workers) or now }
   end
-  return { 0, '', redis.call('ZCARD', workers) }
+  if argv[4] then return { 0, '', redis.call('ZCARD', workers) } end
+  local first = redis.call('ZRANGE', workers, 0, 0, 'WITHSCORES')
+  return { 0, '', tonumber(first[2] or '0') }
 end
 
 redis.register_function{ function_name = 'aq1_reap', callback = reap, flags = { 'allow-oom' } }

@@ -1,6 +1,5 @@
 #!lua name=aq1
--- revision 5
-local REVISION, DIGEST = 5, '07240f70707a000d'
+-- revision 2
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -98,29 +97,6 @@ local function wake_all(P, woken, now)
   for pool, count in pairs(woken) do wake(P, pool, math.min(count, 16), now) end
 end
 
--- When leases are given a new term although nobody renewed them.
-
--- Gives every lease one full term from now on: nobody could renew for a while.
-local function new_terms(P, now)
-  local workers = P .. 'workers'
-  for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
-    local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
-    redis.call('ZADD', workers, now + lease, worker)
-  end
-end
-
--- Whether this server is another than the one that was here before: a failover, or a restart.
--- Asked where it matters and seldom: before a lease is taken or reaped. Cost: 20 us.
-local function server_changed(P)
-  local info = redis.pcall('INFO', 'server')
-  local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)')
-  if not run then return false end -- its rights forbid INFO
-  local before = redis.call('GET', P .. 'reap:server')
-  if before == run then return false end
-  redis.call('SET', P .. 'reap:server', run)
-  return before and true or false
-end
-
 -- What a run and a Celery result show to those who wait for them.
 
 local EVENTS_KEPT = 20000
@@ -182,12 +158,6 @@ local function finish_join(P, join, now, woken)
   for _, bytes in ipairs(cmsgpack.unpack(bodies)) do put(P, unpack_message(bytes), now, woken) end
   redis.call('HSET', P .. 'join:' .. join, 'state', 'done')
   redis.call('UNLINK', P .. 'join:' .. join .. ':wait')
-end
-
--- Drops a fan-in that nobody waits for any more.
-local function forget(P, join)
-  local key = P .. 'join:' .. join
-  redis.call('UNLINK', key, key .. ':res', key .. ':wait')
 end
 
 -- Opens a fan-in; a join of that id that exists already stays as it is. Returns the next index, and
@@ -288,8 +258,6 @@ end
 local DEAD_KEPT = 10000
 local DEAD_BYTES = 65536
 local MAX_PAYLOAD = 262144
-local REFERS = '"blob":' -- in the head of a message whose argument is in blob storage
-local TEN_YEARS = 315360000000 -- ms; who sweeps blobs knows dead.keep, and deletes the key
 
 -- Keeps a letter: whole up to broker.max_payload (`promote` notes it); of a larger one the beginning,
 -- which can not be replayed (field c: how many bytes it had).
@@ -302,88 +270,27 @@ local function dead(P, reason, f, pool, lane)
   redis.call('XADD', P .. 'dead', 'MAXLEN', DEAD_KEPT, '*', 'why', string.sub(reason, 1, 1000),
     'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b, 'n', f.n, 't', f.t, 'p', pool, 'l', lane,
     'r', f.r, 'j', f.j, 'c', cut)
-  if f.r ~= '' and string.find(f.h, REFERS, 1, true) then
-    redis.call('SET', P .. 'blobs:kept:' .. f.r, now_ms(), 'PX', TEN_YEARS)
-  end
-end
-
--- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields
--- in an order that differs between servers.
-local function failure(kind, message, rest)
-  return '{"kind":"' .. kind .. '","message":' .. cjson.encode(message) .. rest .. '}'
 end
 
 -- Ends what will not be tried again: its result, its fan-in or its run get an error of that kind,
 -- and it is kept as a dead letter.
 local function give_up(P, f, pool, lane, kind, message, keep, now, woken)
-  meta(P, f.i, 86400000, '{"status":"FAILURE","result":{"exc_type":"' .. kind ..
-    '","exc_message":[' .. cjson.encode(message) .. '],"exc_module":"agentq.errors"}' ..
+  local exc = cjson.encode({ exc_type = kind, exc_message = { message }, exc_module = 'agentq.errors' })
+  meta(P, f.i, 86400000, '{"status":"FAILURE","result":' .. exc ..
     ',"traceback":null,"children":[],"task_id":' .. cjson.encode(f.i) .. '}')
   dead(P, message, f, pool, lane)
   if f.j ~= '' then
     local join, index = string.match(f.j, '^(.*)|(%d+)$')
-    part(P, join, index, failure(kind, message, ',"step":"","attempts":' .. f.a), now, woken)
+    part(P, join, index, cjson.encode({ kind = kind, message = message, step = '', attempts = f.a }), now, woken)
   elseif f.r ~= '' then
-    end_run(P, f.r, 'failed', failure(kind, message, ',"step":' .. cjson.encode(f.i)), keep, now)
+    end_run(P, f.r, 'failed', cjson.encode({ kind = kind, message = message, step = f.i }), keep, now)
   end
-end
-
--- How many retries a pool starts, so that what it depends on and fails is not asked ever more often.
---
--- A retry takes a token. Each attempt of the pool brings `retry.budget` percent of one, and where that
--- is less than `retry.per_second`, time brings the rest; a token fades within WINDOW. So a quiet pool
--- has ten seconds' worth of them: its first retries are never held. Finagle's budget, and Linkerd's.
---
--- A retry beyond it waits for its token, behind those that wait already. The field's budgets (gRPC,
--- Finagle, Envoy) refuse it, since there a caller is on the line who can do without; here the work
--- was accepted and lies in Redis, where waiting costs nobody anything, and failing it would make
--- lost runs of a dependency's bad minute. A run's deadline bounds the wait.
---
--- One bucket a pool, here and not in each worker: a thousand buckets would be a thousand minimums,
--- and a worker that is killed and comes back would begin with a full one. It costs nothing where
--- nothing is retried, since completions are counted anyway. Key `retries`: the two settings, as
--- `promote` notes them; of `load:<pool>` the fields
---   f  attempts that ended in a retry by `fail` (what ends by `complete` is in n)
---   b  the bucket, packed: {at, tokens, attempts a ms, n + f as last seen}
---   w  until when tokens are spoken for, ms, where retries had to wait
-
-local WINDOW = 10000
-local BUDGET, PER_SECOND = 20, 10
-
-local function retry_settings(P)
-  local text = redis.call('GET', P .. 'retries') or ''
-  local percent, least = string.match(text, '^(%d+) (%d+)$')
-  return (tonumber(percent) or BUDGET) / 100, (tonumber(least) or PER_SECOND) / 1000
-end
-
--- Takes a token; returns when the retry may start that is due at `due`.
-local function retry_at(P, pool, due, now)
-  local load = P .. 'load:' .. pool
-  local share, least = retry_settings(P)
-  local found = redis.call('HMGET', load, 'n', 'f', 'b')
-  local ended = tonumber(found[1] or '0') + tonumber(found[2] or '0')
-  local b = found[3] and cmsgpack.unpack(found[3]) or { now, least * WINDOW, 0, ended }
-  local tokens, attempts = b[2], b[3]
-  local passed, made = math.max(0, now - b[1]), math.max(0, ended - b[4])
-  local weight = math.min(1, passed / WINDOW)
-  if tokens > 0 then tokens = tokens * (1 - weight) end
-  -- After longer than WINDOW: of what was made since, as much as in one.
-  tokens = tokens + share * made * (passed > WINDOW and WINDOW / passed or 1)
-    + math.max(0, least - share * attempts) * math.min(passed, WINDOW) - 1
-  attempts = attempts * (1 - weight) + made / math.max(passed, WINDOW)
-  local rate = math.max(least, share * attempts)
-  redis.call('HSET', load, 'b', cmsgpack.pack({ now, tokens, attempts, ended }))
-  if tokens >= 0 then return due end
-  local free = now + math.ceil(-tokens / rate)
-  redis.call('HSET', load, 'w', free)
-  return math.max(due, free)
 end
 
 -- The effects of a state change, as one function applies them.
 --
 -- Effects stand flat in ARGV, opcode first, and are applied in order by `apply`:
 --   put    <message>                                      enqueue (or delay) one message
---   again  <message>                                      the same of a retry (`_retries`)
 --   join   <join> <width> <at_once> <ttl_ms> <run> <bodies> <members> <body..> <member..>
 --                                                         open a fan-in; members = "staged:.."
 --                                                         takes what `stage` left under that id
@@ -397,7 +304,6 @@ end
 --   meta   <task> <ttl_ms> <document>                     store and announce a Celery result
 --   event  <run> <type> <data>                            append to the run's events
 --   end    <run> <state> <data> <keep_ms>                 end the run (once)
---   spend  <bytes>                                        charge what is kept outside to the run
 --   dead   <reason> <task> <attempts> <headers> <body> <retries> <born_ms> <pool> <lane> <run> <join>
 --                                                         keep a dead letter
 -- Callers check before they call `apply`: nothing in it refuses, since Redis rolls nothing back.
@@ -412,11 +318,10 @@ local function apply(P, argv, i, n, now, woken, fits, record)
   while i <= n do
     local op = argv[i]
     i = i + 1
-    if op == 'put' or op == 'again' then
+    if op == 'put' then
       local m
       m, i = message_at(argv, i)
       bytes = bytes + #m.h + #m.b
-      if op == 'again' then m.due = retry_at(P, m.pool, m.due < 0 and now - m.due or m.due, now) end
       put(P, m, now, woken)
     elseif op == 'part' then
       bytes = bytes + #argv[i + 2]
@@ -452,7 +357,7 @@ local function apply(P, argv, i, n, now, woken, fits, record)
       end
       i = i + 3
     elseif op == 'forget' then
-      forget(P, argv[i])
+      redis.call('UNLINK', P .. 'join:' .. argv[i] .. ':res', P .. 'join:' .. argv[i])
       i = i + 1
     elseif op == 'end' then
       end_run(P, argv[i], argv[i + 1], argv[i + 2], tonumber(argv[i + 3]), now, nil, nil, record)
@@ -461,9 +366,6 @@ local function apply(P, argv, i, n, now, woken, fits, record)
       dead(P, argv[i], { i = argv[i + 1], a = argv[i + 2], h = argv[i + 3], b = argv[i + 4], n = argv[i + 5],
         t = argv[i + 6], r = argv[i + 9], j = argv[i + 10] }, argv[i + 7], argv[i + 8])
       i = i + 11
-    elseif op == 'spend' then
-      bytes = bytes + tonumber(argv[i])
-      i = i + 1
     else
       return redis.error_reply('AQ unknown effect ' .. tostring(op))
     end
@@ -652,22 +554,15 @@ local function count_parked(P, name, by, since)
   end
 end
 
--- Takes delayed messages out of their table, as {fields, pool, lane}, in order; what is there no
--- more is left out.
-local function undelay(P, members)
-  local found = {}
-  if not members[1] then return found end
-  local packed = redis.call('HMGET', P .. 'delayed:m', unpack(members))
-  redis.call('HDEL', P .. 'delayed:m', unpack(members))
-  redis.call('ZREM', P .. 'delayed', unpack(members))
-  for k = 1, #members do
-    if packed[k] then
-      local f, pool, lane = unpacked(packed[k])
-      if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
-      found[#found + 1] = { f, pool, lane }
-    end
-  end
-  return found
+-- Takes a delayed message out of its table; nil where it is there no more.
+local function undelay(P, member)
+  local bytes = redis.call('HGET', P .. 'delayed:m', member)
+  redis.call('HDEL', P .. 'delayed:m', member)
+  redis.call('ZREM', P .. 'delayed', member)
+  if not bytes then return nil end
+  local f, pool, lane = unpacked(bytes)
+  if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
+  return f, pool, lane
 end
 
 local function order_of(id)
@@ -731,7 +626,6 @@ end
 --     rate    completions in 1,000 s, -1 = not measured yet
 --     since, from, behind   when the rate was measured, n and the waiting messages then
 --   g:<lane>  bytes of large messages accepted since the sample
---   f, b, w   what retries are measured by, see `_retries`
 -- A sample costs 20 us and is taken at most every SAMPLE_MS, or once GROWTH bytes came in since.
 
 local SAMPLE_MS = 250
@@ -852,44 +746,22 @@ local function may_have(P, run, s, bytes, members)
     and tonumber(used[2] or '0') + s[2] + members <= most
 end
 
--- Tells why no result of a run is accepted any more: "ended", "late" (behind its deadline), or false.
-local function over_already(record, now)
-  if record[1] ~= 'running' then return 'ended' end
-  local deadline = tonumber(record[2] or '0')
-  return deadline > 0 and now > deadline and 'late'
-end
-
--- Returns the fan-ins of a run that a delivery stands in: as a member (field j), as the body (its header).
-local function joins_of(run, stream, entry)
-  local found = redis.call('XRANGE', stream, entry, entry)
-  if not found[1] then return {} end
-  local f = fields_of(found[1])
-  local names = {}
-  local function name(join)
-    if type(join) == 'string' and string.sub(join, 1, #run) == run then names[#names + 1] = join end
-  end
-  name(string.match(f.j, '^(.+)|'))
-  local read, head = pcall(cjson.decode, f.h)
-  local ours = read and type(head) == 'table' and type(head.headers) == 'table' and head.headers.aq
-  if type(ours) == 'table' then name(ours.join) end
-  return names
-end
-
 -- Ends one delivery with its effects: ARGV[i..n] = stream, entry, run, keep_ms, effects. See
 -- `complete` for what it returns.
 local function complete_one(P, argv, i, n, now, woken, spent)
   local stream, run = argv[i], argv[i + 2]
-  local s, record = nil, run ~= '' and read_run(P, run) or nil
-  local over = record and over_already(record, now)
-  -- Nobody waits for the fan-ins of a run that is over: not even for what of them was held back.
-  local joins = over and stream ~= '' and joins_of(run, stream, argv[i + 1])
   if stream ~= '' and not settle(stream, argv[i + 1]) then return 'stale' end
-  if over then
-    for _, join in ipairs(joins or {}) do forget(P, join) end
-    if over == 'late' then end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record) end
-    return over
+  local s, record
+  if run ~= '' then
+    record = read_run(P, run)
+    if record[1] ~= 'running' then return 'ended' end
+    local deadline = tonumber(record[2] or '0')
+    if deadline > 0 and now > deadline then
+      end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record)
+      return 'late'
+    end
+    if record[4] then s = spent[run] or { 0, 0, record[4], tonumber(argv[i + 3]) } end
   end
-  if record and record[4] then s = spent[run] or { 0, 0, record[4], tonumber(argv[i + 3]) } end
   local fits = s and function(bytes, members) return may_have(P, run, s, bytes, members) end
   local failed, bytes, members = apply(P, argv, i + 4, n, now, woken, fits, record)
   if failed then return failed end
@@ -901,7 +773,8 @@ local function complete_one(P, argv, i, n, now, woken, spent)
 end
 
 local function too_large(P, run, message, keep, now)
-  end_run(P, run, 'failed', failure('RunTooLarge', message, ',"step":""'), keep, now)
+  local data = cjson.encode({ kind = 'RunTooLarge', message = message, step = '' })
+  end_run(P, run, 'failed', data, keep, now)
 end
 
 -- Charges what was spent, one write a run and one more where it fanned out. A run that used more
@@ -921,15 +794,6 @@ local function charge(P, spent, now)
     end
   end
 end
-
--- Says which functions these are, and what time it is.
--- Returns  {now_ms, revision, digest}; the header that `library.source` writes holds the last two
--- On a full Redis, on a replica: allowed. Cost: 1 us.
-local function about()
-  return { now_ms(), REVISION, DIGEST }
-end
-
-redis.register_function{ function_name = 'aq1_about', callback = about, flags = { 'no-writes' } }
 
 -- Cancels a run: no step of it starts any more, running ones are told, no result is accepted.
 -- KEYS[1]  prefix
@@ -1005,7 +869,7 @@ redis.register_function{ function_name = 'aq1_complete_many', callback = complet
 -- ARGV[11] deadline  ms of Redis' clock, 0 none; negative: minus that many ms from now
 -- ARGV[12] keep_ms   how long an ended run is kept
 -- ARGV[13] members   most members of the run's fan-outs ARGV[14] bytes     most of all its payloads
--- ARGV[15..] effects; a `spend` among them stands first
+-- ARGV[15..] effects
 -- Returns  {"ok", depth, deadline_ms, fill, waiting, rate}: fill of the worst cap in thousandths,
 --          messages that wait, completions in 1,000 s (-1: not known)
 --          | {"dup"} | {"full", reason, there, limit, retry_ms}; reason: length, bytes, tenant, memory
@@ -1030,13 +894,12 @@ local function enqueue(keys, argv)
   if refused then return refused end
   local bytes = 0
   for i = 15, #argv do bytes = bytes + #argv[i] end
-  local stored = argv[15] == 'spend' and tonumber(argv[16]) or 0
   local deadline = tonumber(argv[11])
   if deadline < 0 then deadline = now - deadline end
   if run ~= '' then
     local key = P .. 'run:' .. run
     redis.call('HSET', key, 'state', 'running', 'at', now, 'deadline', deadline, 'record', argv[10],
-      'budget', argv[13] .. ' ' .. argv[14] .. ' ' .. bytes + stored)
+      'budget', argv[13] .. ' ' .. argv[14] .. ' ' .. bytes)
     if tenant ~= '' then
       redis.call('HSET', key, 'tenant', tenant)
       redis.call('HINCRBY', P .. 'tenants', tenant, 1)
@@ -1066,7 +929,7 @@ redis.register_function('aq1_enqueue', enqueue)
 -- ARGV[5]  retry     1 = counts as a retry, 0 = handed back unstarted, -n = the process in which it ran
 --                    alone died: counts as an attempt, given up after n (then ARGV[4] is the run's keep_ms)
 -- ARGV[6..] effects (events)
--- Returns  "ok" | "stale" | ms that a retry waits because the budget of its pool is spent (`_retries`)
+-- Returns  "ok" | "stale"
 -- On a full Redis: allowed. Cost: 10-20 us.
 local function fail(keys, argv)
   local P, lane, stream, entry = keys[1], argv[1], argv[2], argv[3]
@@ -1085,13 +948,8 @@ local function fail(keys, argv)
   local pool, name = string.match(lane, '^(.-):(.*)$')
   local m = { pool = pool, lane = name, id = f.i, run = f.r, join = f.j, h = f.h, b = f.b,
     s = f.s > 0 and f.s or nil }
-  local counts, after, held = tonumber(argv[5]), tonumber(argv[4]), 0
-  local retries = f.n + counts
-  if counts == 1 then
-    redis.call('HINCRBY', P .. 'load:' .. pool, 'f', 1)
-    local at = retry_at(P, pool, now + after, now)
-    if at > now + after then after, held = at - now, at - now end
-  end
+  local retries = f.n + tonumber(argv[5])
+  local after = tonumber(argv[4])
   if after > 0 then
     delay(P, m, now + after, f.a, retries, f.t)
   else
@@ -1102,7 +960,7 @@ local function fail(keys, argv)
   local failed = apply(P, argv, 6, #argv, now, woken)
   wake_all(P, woken, now)
   if failed then return failed end
-  return held > 0 and held or 'ok'
+  return 'ok'
 end
 
 redis.register_function{ function_name = 'aq1_fail', callback = fail, flags = { 'allow-oom' } }
@@ -1335,7 +1193,6 @@ redis.register_function{ function_name = 'aq1_pause', callback = pause, flags = 
 -- ARGV[2]  keep_ms   how long a run that ends by this is kept
 -- ARGV[3]  dead_ms   how long a dead letter is kept
 -- ARGV[4]  payload   broker.max_payload: a larger dead letter is cut
--- ARGV[5]  retries   "<retry.budget> <retry.per_second>"
 -- Returns  {messages moved, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message.
 local function promote(keys, argv)
@@ -1343,11 +1200,13 @@ local function promote(keys, argv)
   local now = now_ms()
   local woken = {}
   local due = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, argv[1])
-  for _, one in ipairs(undelay(P, due)) do
-    local f, pool, lane = one[1], one[2], one[3]
-    -- What a dead process held goes before newer work, though it had to wait for a free place.
-    add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
-    woken[pool] = (woken[pool] or 0) + 1
+  for _, member in ipairs(due) do
+    local f, pool, lane = undelay(P, member)
+    if f then
+      -- What a dead process held goes before newer work, though it had to wait for a free place.
+      add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
+      woken[pool] = (woken[pool] or 0) + 1
+    end
   end
   for _, pause in ipairs(pauses(P) or {}) do
     if pause.ending then bring_back(P, pause.text, 100, woken) end
@@ -1364,7 +1223,6 @@ local function promote(keys, argv)
     redis.call('XTRIM', P .. 'dead', 'MINID', now - tonumber(argv[3]))
     redis.call('SET', P .. 'payload', argv[4])
   end
-  if argv[5] then redis.call('SET', P .. 'retries', argv[5]) end
   local first = redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')
   return { #due, #late, tonumber(first[2] or '0') }
 end
@@ -1403,7 +1261,7 @@ local function purge(keys, argv)
     if fits(f, pool, lane) then
       if room <= 0 then return { argv[2], moved, 1 } end
       if source == 'delayed' then
-        undelay(P, { place })
+        undelay(P, place)
       elseif string.match(source, '^aside:') then
         redis.call('LREM', P .. source, 1, place)
       else
@@ -1429,8 +1287,7 @@ redis.register_function{ function_name = 'aq1_purge', callback = purge, flags = 
 -- ARGV[1]  limit     attempts before a message is dead
 -- ARGV[2]  gap_ms    if nobody reaped for so long, nobody could renew: every lease gets a new term
 -- ARGV[3]  keep_ms   how long a run that ends by this is kept
--- Returns  {messages returned, worker or "", workers that hold a lease, 0 = nobody was looked at}
--- A gap, a clock that went back or a new server (see `server_changed`): every lease gets a new term.
+-- Returns  {messages returned, worker or "", next lease end ms or 0}
 -- On a full Redis: allowed. Cost: one process a call, at most HANDED_BACK messages, 11 us each.
 local function isolates(P, worker)
   local text = redis.call('HGET', P .. 'worker:' .. worker, 'report')
@@ -1446,21 +1303,20 @@ local function reap(keys, argv)
   local last = tonumber(redis.call('GET', P .. 'reap:last') or '0')
   redis.call('SET', P .. 'reap:last', now)
   if last > 0 and (now - last > tonumber(argv[2]) or now < last) then
-    server_changed(P) -- this new term counts for that too
-    new_terms(P, now)
+    for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
+      local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
+      redis.call('ZADD', workers, now + lease, worker)
+    end
     return { 0, '', 0 }
   end
   local expired = redis.call('ZRANGEBYSCORE', workers, '-inf', now, 'LIMIT', 0, 1)
-  if expired[1] and server_changed(P) then
-    new_terms(P, now)
-    return { 0, '', 0 }
-  end
   if expired[1] then
     local charge = isolates(P, expired[1]) and 0 or 1
     local count = hand_back(P, expired[1], charge, 1 - charge, tonumber(argv[1]), tonumber(argv[3]), now)
-    return { count, expired[1], redis.call('ZCARD', workers) }
+    return { count, expired[1], now }
   end
-  return { 0, '', redis.call('ZCARD', workers) }
+  local first = redis.call('ZRANGE', workers, 0, 0, 'WITHSCORES')
+  return { 0, '', tonumber(first[2] or '0') }
 end
 
 redis.register_function{ function_name = 'aq1_reap', callback = reap, flags = { 'allow-oom' } }
@@ -1485,12 +1341,11 @@ redis.register_function{ function_name = 'aq1_release', callback = release_lease
 -- ARGV[3]  first     1 = take, 0 = renew: a lease that was reaped can not be renewed
 -- ARGV[4]  report    JSON: what the worker says of itself, "" = unchanged
 -- Returns  {now_ms, 1} | {now_ms, 0}: the lease is lost
--- On a full Redis: allowed. Cost: 3 us; to take one, 25.
+-- On a full Redis: allowed. Cost: 3 us.
 local function renew(keys, argv)
   local P, worker = keys[1], argv[1]
   local now = now_ms()
   if argv[3] == '0' and not redis.call('ZSCORE', P .. 'workers', worker) then return { now, 0 } end
-  if argv[3] == '1' and server_changed(P) then new_terms(P, now) end
   redis.call('ZADD', P .. 'workers', now + tonumber(argv[2]), worker)
   local info = P .. 'worker:' .. worker
   if argv[4] ~= '' then redis.call('HSET', info, 'lease', argv[2], 'report', argv[4]) end
