@@ -34,33 +34,40 @@ class QoS(virtual.QoS):  # type: ignore[misc]
     def __init__(self, *args: Any, **options: Any) -> None:
         """Hold nothing yet."""
         super().__init__(*args, **options)
-        self._closed = False
+        self._for_one = False
+        """Whether a suspect is alone here, or nothing more is taken so that one can be."""
 
     def can_consume(self) -> bool:
         """Whether to read on: an answer that was asked for is always read."""
-        return bool(self.channel.asking or (not self._is_closed() and super().can_consume()))
+        return bool(self.channel.asking or (not self._is_for_one() and super().can_consume()))
 
     def takes(self, verdict: Verdict, *, beside: int) -> bool:
         """Take a message, or hand it back that may not run beside what is held (and *beside*)."""
         if not isinstance(verdict, Received) or worker_app.processes():
             return True  # it does not run, or in a process of its own
-        used = self.used + beside
+        used = self._busy() + beside
         suspect = verdict.payload["letter"].suspected > 0
-        if used and (suspect or self._closed):
-            self._closed = True
+        if used and (suspect or self._for_one):
+            self._for_one = True
             self.give_back(verdict.fence, after_ms=SUSPECT_MS if suspect else 0)
             return False
-        self._closed = suspect
+        self._for_one = suspect
         return True
 
     def give_back(self, fence: Fence, *, after_ms: int = 0) -> None:
         """Hand out again what was not begun."""
         self.channel.keeper.hand_back(self._given_back(fence, after_ms=after_ms))
 
-    def _is_closed(self) -> bool:
-        """Whether a suspect is alone, or nothing more is taken so that one can be."""
-        self._closed = self._closed and self.used > 0
-        return self._closed
+    def _is_for_one(self) -> bool:
+        self._for_one = self._for_one and self._busy() > 0
+        return self._for_one
+
+    def _busy(self) -> int:
+        """Return how many are held here, or run since before a lost link."""
+        return max(self._used(), len(_running_tags()))
+
+    def _used(self) -> int:
+        return len(self._delivered) - len(self._dirty)
 
     def room(self, default: int) -> int:
         """Return how many more messages may be held; *default* where nothing limits them."""
@@ -70,8 +77,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
     @property
     def load(self) -> int:
         """Return by what idle workers are ordered: the least is woken first."""
-        used = len(self._delivered) - len(self._dirty)
-        return self.channel.keeper.parking.load(used)  # type: ignore[no-any-return]
+        return self.channel.keeper.parking.load(self._used())  # type: ignore[no-any-return]
 
     @property
     def asking(self) -> bool:

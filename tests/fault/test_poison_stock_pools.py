@@ -13,6 +13,8 @@ from tests.support.running import BOTH_POOLS, Running, running
 from tests.support.waiting import wait_until
 from tests.support.worker_process import WorkerProcess
 
+pytestmark = pytest.mark.timeout(120)
+
 NEIGHBOURS = 5
 
 Start = Callable[..., AbstractContextManager[Running]]
@@ -99,7 +101,6 @@ def test_whoever_kills_a_prefork_worker_charges_none_of_its_tasks(
     assert counted(ledger, "begin") == {"0": 2, "1": 2}
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_a_poison_among_tasks_that_share_its_process_is_dead_and_they_are_not(
     start: Start, ledger: Ledger, pool: str

@@ -11,7 +11,7 @@ import pytest
 
 from agentq.broker import envelope
 from agentq.errors import DeadLettersFull, LetterNotFound
-from agentq.ops.dead import Kept, Wanted, drop, letter, letters, replay
+from agentq.ops.dead import Wanted, drop, letter, letters, replay
 from agentq.ops.pausing import Kind, ago, pause, purge
 from agentq.ops.status import read_status
 from agentq.store import calls, effects
@@ -105,79 +105,6 @@ def test_what_died_too_often_is_a_letter_with_its_queue(cell: Cell) -> None:
     assert found.reason == f"its worker died {LIMIT} times while it ran"
 
 
-def die_of_nothing(cell: Cell, count: int, *, body: bytes = b"") -> None:
-    """Add letters *t0*, *t1*, ... each with a reason of three bytes."""
-    some = [
-        effects.dead("why", f"t{n}", 0, b"", body, pool="p", lane="normal") for n in range(count)
-    ]
-    for start in range(0, count, 1000):
-        part = some[start : start + 1000]
-        cell.store.call(calls.complete(cell.prefix, "", "", "", KEEP_MS, part))
-
-
-def promote(cell: Cell, **kept: int) -> None:
-    """Let a sweep note the settings and look at the letters."""
-    cell.store.call(calls.promote(cell.prefix, 1, KEEP_MS, letters=calls.Letters(**kept)))
-
-
-def test_the_newest_letters_are_kept_up_to_their_number(cell: Cell) -> None:
-    promote(cell, max_number=30)
-    die_of_nothing(cell, 34)
-    found = [one.task_id for one in letters(cell.store, Wanted())]
-    assert (len(found), found[0], found[-1]) == (30, "t4", "t33")
-    assert read_status(cell.store).dead == Kept(
-        number=30, bytes=90, too_old=0, too_many=4, too_large=0
-    )
-
-
-def test_without_a_sweep_ten_thousand_are_kept(cell: Cell) -> None:
-    die_of_nothing(cell, 10_001)
-    assert read_status(cell.store).dead == Kept(
-        number=10_000, bytes=30_000, too_old=0, too_many=1, too_large=0
-    )
-
-
-def test_the_newest_letters_are_kept_up_to_their_bytes(cell: Cell) -> None:
-    promote(cell, max_bytes=2 * 1003)
-    die_of_nothing(cell, 5, body=b"x" * 1000)
-    assert [one.task_id for one in letters(cell.store, Wanted())] == ["t3", "t4"]
-    assert read_status(cell.store).dead.too_large == 3
-    die_of_nothing(cell, 1, body=b"x" * 5000)
-    assert [one.task_id for one in letters(cell.store, Wanted())] == ["t0"]  # the newest stays
-    assert read_status(cell.store).dead == Kept(
-        number=1, bytes=5003, too_old=0, too_many=0, too_large=5
-    )
-
-
-def test_lowered_limits_are_reached_a_piece_at_a_time(cell: Cell) -> None:
-    die_of_nothing(cell, 100)
-    left = []
-    for _ in range(4):
-        promote(cell, max_number=50)
-        left.append(read_status(cell.store).dead.number)
-    assert left == [80, 60, 50, 50]
-
-
-def test_letters_older_than_their_time_are_dropped_and_counted(cell: Cell) -> None:
-    cell.redis("XADD", cell.keys.dead(), "1000-0", "why", "old", "i", "old")
-    cell.redis("XADD", cell.keys.dead(), f"{cell.now_ms() - 50_000}-0", "why", "new", "i", "new")
-    promote(cell, keep_ms=60_000)
-    assert [one.task_id for one in letters(cell.store, Wanted())] == ["new"]
-    assert read_status(cell.store).dead.too_old == 1
-
-
-def test_the_bytes_are_those_of_the_letters_there_are(cell: Cell) -> None:
-    die_of_nothing(cell, 10, body=b"x" * 97)
-    first, second, third, *_ = [one.id for one in letters(cell.store, Wanted())]
-    assert replay(cell.store, [first, first]).moved == 1
-    assert drop(cell.store, [second, second, first]) == 1
-    assert read_status(cell.store).dead.bytes == 8 * 100
-    cell.redis("XDEL", cell.keys.dead(), third)  # by an older agentq, which counts nothing
-    drop(cell.store, [one.id for one in letters(cell.store, Wanted())])
-    promote(cell)
-    assert read_status(cell.store).dead.bytes == 0
-
-
 def test_a_replay_drops_the_expiry_and_nothing_else_of_the_head(cell: Cell) -> None:
     nested = {"argsrepr": '{"expires":"never"}', "mine": {"expires": "tomorrow"}, "list": []}
     headers = {"task": "t", "id": "a", "expires": "2020-01-01T00:00:00+00:00", **nested}
@@ -249,7 +176,7 @@ def test_a_member_that_its_fan_in_has_counted_stays(cell: Cell) -> None:
 
 
 def test_many_letters_are_replayed_and_dropped_exactly(cell: Cell) -> None:
-    die_of_nothing(cell, 1050)
+    cell.bury(1050)
     found = [one.id for one in letters(cell.store, Wanted())]
     assert replay(cell.store, found[:350]).moved == 350
     assert replay(cell.store, found[:700]).moved == 350  # interrupted and asked again
@@ -323,8 +250,8 @@ def test_purge_takes_an_opened_group(cell: Cell) -> None:
 
 
 def test_purge_stops_where_it_would_push_out_letters(cell: Cell) -> None:
-    die_of_nothing(cell, 3)
-    promote(cell, max_number=5)
+    cell.bury(3)
+    cell.promote(max_number=5)
     cell.enqueue(*(task(f"a{n}") for n in range(5)))
     with pytest.raises(DeadLettersFull) as full:
         purged(cell, pool="p")
@@ -333,7 +260,7 @@ def test_purge_stops_where_it_would_push_out_letters(cell: Cell) -> None:
 
 
 def test_purge_stops_where_it_would_push_out_bytes(cell: Cell) -> None:
-    promote(cell, max_bytes=2100)
+    cell.promote(max_bytes=2100)
     cell.enqueue(*(task(f"a{n}", body=b"x" * 900) for n in range(3)))
     with pytest.raises(DeadLettersFull) as full:
         purged(cell, pool="p")

@@ -177,9 +177,21 @@ class Cell:
         call = calls.release(self.prefix, worker, died=died, limit=LIMIT, keep_ms=KEEP_MS)
         return int(self.store.call(call))
 
-    def promote(self, most: int = 500) -> list[int]:
-        reply: list[int] = self.store.call(calls.promote(self.prefix, most, KEEP_MS))
+    def promote(self, most: int = 500, **letters: int) -> list[int]:
+        """Sweep; *letters*: how dead ones are kept, as `calls.Letters` has it."""
+        call = calls.promote(self.prefix, most, KEEP_MS, letters=calls.Letters(**letters))
+        reply: list[int] = self.store.call(call)
         return reply
+
+    def bury(self, count: int, *, body: bytes = b"") -> None:
+        """Add dead letters of tasks *t0*, *t1*, ..., each with a reason of three bytes."""
+        dead = [
+            effects.dead("why", f"t{n}", 0, b"", body, pool="p", lane="normal")
+            for n in range(count)
+        ]
+        for start in range(0, count, 1000):
+            part = dead[start : start + 1000]
+            self.store.call(calls.complete(self.prefix, "", "", "", KEEP_MS, part))
 
     def cancel(self, run: str) -> int:
         return int(self.store.call(calls.cancel(self.prefix, run, KEEP_MS)))
