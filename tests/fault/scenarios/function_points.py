@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.support.play import Play, Scenario
+from tests.support.play import WAIT_S, Play, Scenario
 from tests.support.waiting import wait_until
 
 LONG = {"AQ_TEST_SECONDS": "60"}
@@ -130,10 +130,10 @@ def promote(play: Play, point: str) -> None:
 def held(play: Play, point: str) -> None:
     """It dies as it asks, behind a broker's silence, what the broker thinks it has."""
     run = play.submit("fan", 4)
-    variables = {"AQ_TEST_SECONDS": "0.5", "AGENTQ_BROKER__TIMEOUT": "200ms"}
-    asking = play.dying(point, **variables)
-    play.until_noted("member 0")
-    play.server.client.execute_command("CLIENT", "PAUSE", 700, "ALL")
+    variables = {"AQ_TEST_SECONDS": "0.5", "AGENTQ_BROKER__TIMEOUT": "300ms"}
+    asking = play.dying(f"{point}:2", **variables)  # it asks on each new link: at its start, too
+    wait_until(lambda: play.ledger.count("member 0") or not asking.alive(), "its steps run", WAIT_S)
+    play.server.client.execute_command("CLIENT", "PAUSE", 900, "ALL")
     play.dies(asking)
     play.go_on()
     play.check_ended(run, steps=6, result=4)
@@ -224,7 +224,7 @@ def resume(play: Play, point: str) -> None:
 def until_aside(play: Play, count: int) -> None:
     store = play.aq.store
     key = store.keys.aside(":".join(STEP))
-    wait_until(lambda: store.command("LLEN", key) == count, f"{count} steps are put aside", 40)
+    wait_until(lambda: store.command("LLEN", key) == count, f"{count} steps are put aside", WAIT_S)
 
 
 def purge(play: Play, point: str) -> None:
