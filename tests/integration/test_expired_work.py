@@ -14,9 +14,7 @@ from tests.support.ledger import Ledger
 from tests.support.running import BOTH_POOLS, Running, running
 from tests.support.waiting import wait_until
 
-POOLS = {
-    "ours": (), "prefork": ("-P", "prefork", "-c", "1"), "threads": ("-P", "threads", "-c", "2"),
-}  # fmt: skip
+POOLS = {"ours": (), "prefork": ("-P", "prefork", "-c", "1")}
 
 
 def past() -> datetime:
