@@ -154,6 +154,17 @@ def test_a_reaped_worker_is_refused_and_its_successor_is_not(cell: Cell) -> None
     assert ids(cell.fetch("w2")) == ["right"]
 
 
+def test_a_worker_that_asks_under_a_lease_that_has_run_out_keeps_it_and_what_it_is_given(
+    cell: Cell,
+) -> None:
+    cell.renew(WORKER)
+    cell.reap()
+    cell.expire_lease(WORKER)
+    cell.enqueue(message("1"))
+    assert ids(cell.fetch(WORKER)) == ["1"]
+    assert cell.reap() == (0, "")
+
+
 def test_a_reaped_lease_can_not_be_renewed(cell: Cell) -> None:
     assert cell.renew(WORKER, first=False)
     cell.expire_lease(WORKER)

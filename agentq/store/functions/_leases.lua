@@ -1,12 +1,14 @@
 -- When leases are given a new term although nobody renewed them.
 
--- Gives every lease one full term from now on: nobody could renew for a while.
+-- Gives a lease one full term from now on.
+local function new_term(P, worker, now)
+  local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
+  redis.call('ZADD', P .. 'workers', now + lease, worker)
+end
+
+-- Gives one to every lease: nobody could renew for a while.
 local function new_terms(P, now)
-  local workers = P .. 'workers'
-  for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
-    local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
-    redis.call('ZADD', workers, now + lease, worker)
-  end
+  for _, worker in ipairs(redis.call('ZRANGE', P .. 'workers', 0, -1)) do new_term(P, worker, now) end
 end
 
 -- Whether this server is another than the one that was here before: a failover, or a restart.

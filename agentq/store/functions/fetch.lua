@@ -17,7 +17,11 @@ local function fetch(keys, argv)
   local P, worker, pool = keys[1], argv[1], argv[2]
   local room = tonumber(argv[3])
   local now = now_ms()
-  if not redis.call('ZSCORE', P .. 'workers', worker) then return { now, false } end
+  local term = redis.call('ZSCORE', P .. 'workers', worker)
+  if not term then return { now, false } end
+  -- Who asks lives: its lease goes on where it has run out and nobody has reaped it yet. What it is
+  -- given would else be handed out again in a moment.
+  if tonumber(term) <= now then new_term(P, worker, now) end
   local out, aside, paused = {}, 0, pauses(P)
   local cut = paused and room > PAUSED_MOST
   if cut then room = PAUSED_MOST end
