@@ -35,7 +35,7 @@ LIBRARY = "aq1"
 NAME_PREFIX = f"{LIBRARY}_"
 """What the names of its functions begin with."""
 
-REVISION = 4
+REVISION = 3
 """Counts up with each change of a function that keeps the data as it is. A newer revision replaces
 an older one and is left alone by it: old code calls new functions, never the other way round.
 Raising it: `python -m tests.contract.wire --record`."""

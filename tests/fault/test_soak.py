@@ -8,7 +8,7 @@ from tests.fault.soak.plan import Plan
 from tests.fault.soak.run import soak
 
 PLAN = Plan(
-    seconds=10.0, seed=20, kill_every=(1.5, 3.0), freeze=2.0, lease=1.0,
+    seconds=11.0, seed=20, kill_every=(1.5, 3.0), freeze=4.0, lease=3.0,
     residents=("ours",), mortals=("ours", "prefork"),
 )  # fmt: skip
 FAULTS = ("workers killed", "restarts", "server frozen", "worker frozen", "replies lost")

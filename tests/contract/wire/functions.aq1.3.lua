@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 3
-local REVISION, DIGEST = 3, '5495a2476497d24a'
+local REVISION, DIGEST = 3, '8ab66e0468b52413'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -232,13 +232,15 @@ end
 
 -- When leases are given a new term although nobody renewed them.
 
--- Gives every lease one full term from now on: nobody could renew for a while.
+-- Gives a lease one full term from now on.
+local function new_term(P, worker, now)
+  local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
+  redis.call('ZADD', P .. 'workers', now + lease, worker)
+end
+
+-- Gives one to every lease: nobody could renew for a while.
 local function new_terms(P, now)
-  local workers = P .. 'workers'
-  for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
-    local lease = tonumber(redis.call('HGET', P .. 'worker:' .. worker, 'lease') or '15000')
-    redis.call('ZADD', workers, now + lease, worker)
-  end
+  for _, worker in ipairs(redis.call('ZRANGE', P .. 'workers', 0, -1)) do new_term(P, worker, now) end
 end
 
 -- Whether this server is another than the one that was here before: a failover, or a restart.
@@ -1304,7 +1306,11 @@ local function fetch(keys, argv)
   local P, worker, pool = keys[1], argv[1], argv[2]
   local room = tonumber(argv[3])
   local now = now_ms()
-  if not redis.call('ZSCORE', P .. 'workers', worker) then return { now, false } end
+  local term = redis.call('ZSCORE', P .. 'workers', worker)
+  if not term then return { now, false } end
+  -- Who asks lives: its lease goes on where it has run out and nobody has reaped it yet. What it is
+  -- given would else be handed out again in a moment.
+  if tonumber(term) <= now then new_term(P, worker, now) end
   local out, aside, paused = {}, 0, pauses(P)
   local cut = paused and room > PAUSED_MOST
   if cut then room = PAUSED_MOST end

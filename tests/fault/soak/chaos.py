@@ -113,12 +113,13 @@ class Chaos:
         time.sleep(max(0.0, moment - now()))
 
     def _do(self, fault: Fault) -> None:
+        # One standstill at a time, and none while the server restarts.
+        if fault != "kill" and self._thaw_at:
+            self._until(self._thaw_at)
         match fault:
             case "kill":
                 self._kill()
             case "restart":
-                if self._thaw_at:  # a server that stands still does not end in order
-                    self._until(self._thaw_at)
                 self._restart()
             case "freeze":
                 self._freeze()

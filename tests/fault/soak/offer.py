@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 from celery import chord
@@ -46,7 +47,8 @@ COUNTDOWN_S = 3.0
 FAILURES = 2
 
 _PRODUCERS = 4
-_PAUSE_S = 0.1
+_PAUSE = timedelta(milliseconds=100)
+_ANSWERED_S = 60.0
 
 
 @dataclass(slots=True)
@@ -193,16 +195,18 @@ class Offer:
         piece.cancelled = now()
 
     def _until_answered(self, ask: Callable[[], T]) -> T:
+        """Return the answer of *ask*; what keeps it from being given for long is raised."""
+        until = now() + _ANSWERED_S
         while True:
             try:
                 return ask()
-            except BrokerUnavailable:
-                pause = _PAUSE_S
-            except QueueFull as full:
-                pause = full.retry_after.total_seconds()
+            except (BrokerUnavailable, QueueFull) as error:
+                if now() > until:
+                    raise
+                retry_after = getattr(error, "retry_after", _PAUSE)
             with self._lock:
                 self.refused += 1
-            time.sleep(pause)
+            time.sleep(retry_after.total_seconds())
 
 
 def _run(flow: Any, argument: list[Any], key: str, deadline: str | None = None) -> str:

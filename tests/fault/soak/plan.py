@@ -19,7 +19,8 @@ class Plan:
     rate: pieces of work offered a second; a piece is 4 steps on average.
     kill_every: the shortest and the longest time between two kills.
     restart_every, freeze_every: at most; a soak has at least two of each, so a short one has them closer.
-    freeze: how long the server, or a worker, stands still; longer than a lease.
+    freeze: how long the server, or a worker, stands still: longer than a lease, and than the 3 s after
+        which it is seen that nobody could renew.
     lose: share of replies that are lost, each with its link.
     residents: kinds of the workers that are never killed, so that growth shows.
     mortals: kinds of those that are; each is replaced by one of its kind.
