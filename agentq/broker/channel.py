@@ -194,11 +194,11 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         return ("BLPOP", *keys, str(seconds))
 
     def _brpop_read(self, **_: Any) -> bool:
-        """Take the answer to what was asked."""
-        asking, self.asking = self.asking, False
+        """Take the answer to what was asked: it is asked until all of it is in some hands."""
         try:
             answer = self.client.connection.read_response()
         except self.connection_errors:
+            self.asking = False
             self.client.connection.disconnect()
             raise
         except self.ResponseError as error:
@@ -208,8 +208,11 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             answer = None
         finally:
             self._in_poll = None
-        if self._fetched(answer) if asking else self._woken(answer):
-            return True
+        try:
+            if self._fetched(answer) if self.asking else self._woken(answer):
+                return True
+        finally:
+            self.asking = False
         raise Empty
 
     def _woken(self, answer: list[bytes] | None) -> bool:
