@@ -67,10 +67,10 @@ def cancelled(trials: int, *, kind: str, width: int = 20) -> list[Row]:
     """Cancel a run of which some members run, kill its worker, and start another."""
     ran = 0
     with ground(lease=LEASE_S) as here:
-        for _ in range(trials):
+        for trial in range(trials):
             before = len(here.lines("begin "))
             worker = here.worker(kind, slots=4)
-            handle = here.app.fan.submit(["cancelled", width, 30.0])
+            handle = here.app.fan.submit([f"cancelled{trial}", width, 30.0])
             here.until("begin", before + 3)
             handle.cancel()
             worker.kill()

@@ -29,12 +29,11 @@ def frozen(trials: int, *, kind: str) -> list[Row]:
     slowest = 0.0
     with ground(lease=LEASE_S) as here:
         workers = [here.worker(kind), here.worker(kind)]
-        for trial in range(trials):
+        for _ in range(trials):
             begun = len(here.lines("begin "))
             here.submit(8, 0.5)
-            victim = workers[trial % 2]
             here.until("begin", begun + 3)
-            wait_until(lambda victim=victim: here.in_hands(victim), "it holds some")  # type: ignore[misc]
+            victim = max(workers, key=lambda worker: len(here.in_hands(worker)))
             os.killpg(victim.pid, signal.SIGSTOP)
             try:
                 held = here.hit(victim)

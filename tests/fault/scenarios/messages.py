@@ -12,6 +12,7 @@ import orjson
 from agentq.errors import PayloadTooLarge
 from tests.fault.scenarios.ground import Ground, ground
 from tests.fault.scenarios.row import Row
+from tests.fault.scenarios.servers import LEASE_S
 from tests.support.ledger import note
 from tests.support.waiting import wait_until
 from tests.support.worker_process import WorkerProcess
@@ -91,7 +92,9 @@ BAD = {
 def malformed(trials: int, *, kind: str) -> list[Row]:
     """Put each bad message in front of a good one; *trials* times all of them."""
     slowest = 0.0
-    with ground(WORKER__POLL="200ms") as here:  # nobody wakes it for what is added by hand
+    with ground(
+        lease=LEASE_S, WORKER__POLL="200ms"
+    ) as here:  # nobody wakes it for what is added by hand
         worker = here.worker(kind)
         here.answers()
         kept = 0
@@ -133,7 +136,7 @@ def letters(here: Ground) -> list[dict[bytes, bytes]]:
 def too_large(trials: int, *, kind: str, megabytes: int) -> list[Row]:
     """Hand in far too many bytes, by the front door and by the back one."""
     slowest = grown = 0.0
-    with ground(WORKER__POLL="200ms") as here:
+    with ground(lease=LEASE_S, WORKER__POLL="200ms") as here:
         worker = here.worker(kind)
         here.answers()
         before = _resident_mb(worker)
