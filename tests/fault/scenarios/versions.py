@@ -10,6 +10,9 @@ from tests.support.waiting import wait_until
 OLD = "tests.support.apps.canvas"
 """An app that has none of the tasks and flows that are sent."""
 
+WAITS_S = 180.0
+"""What was refused several times waits for up to half a minute before it is offered again."""
+
 
 def unknown(trials: int, *, kind: str, tasks: int = 20) -> list[Row]:
     """Send tasks and a run to a worker that lacks them; then start one that has them."""
@@ -26,7 +29,7 @@ def unknown(trials: int, *, kind: str, tasks: int = 20) -> list[Row]:
                 )  # type: ignore[misc]
                 assert here.lines() == [] or trials > 1
                 newer = here.worker(kind)
-                wait_until(lambda: not here.waiting(), lambda: f"{here.waiting()}", 60)
+                wait_until(lambda: not here.waiting(), lambda: f"{here.waiting()}", WAITS_S)
                 assert older.alive(), older.log()[-3000:]
                 assert older.stop() == newer.stop() == 0
         lost, doubled = here.ended(workers=0)
