@@ -8,7 +8,7 @@ from tests.fault.soak.plan import Plan
 from tests.fault.soak.run import soak
 
 PLAN = Plan(
-    seconds=11.0, seed=20, kill_every=(1.5, 3.0), freeze=4.0, lease=3.0,
+    seconds=11.0, seed=20, kill_every=(1.5, 3.0), freeze=4.0, lease=3.0, rush=0.0,
     residents=("ours",), mortals=("ours", "prefork"),
 )  # fmt: skip
 FAULTS = ("workers killed", "restarts", "server frozen", "worker frozen", "replies lost")
@@ -19,7 +19,7 @@ def test_a_stream_of_work_under_every_fault_ends_once_and_as_it_should() -> None
     report = soak(PLAN)
     assert {what: found for what, found in report.problems.items() if found} == {}
     assert all(report.faults.get(what) for what in FAULTS), report.faults
-    assert report.pieces >= PLAN.seconds * PLAN.rate * 0.9
+    assert report.pieces >= PLAN.seconds * PLAN.rate * 0.9, report
 
 
 def test_the_same_seed_gives_the_same_faults_and_a_short_soak_has_each_of_them() -> None:

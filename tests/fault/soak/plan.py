@@ -22,6 +22,8 @@ class Plan:
     freeze: how long the server, or a worker, stands still: longer than a lease, and than the 3 s after
         which it is seen that nobody could renew.
     lose: share of replies that are lost, each with its link.
+    rush: before all this the work of so many seconds is offered at once: more than after any
+        standstill, so that room for the most that is ever under way is made before growth is looked for.
     residents: kinds of the workers that are never killed, so that growth shows.
     mortals: kinds of those that are; each is replaced by one of its kind.
     """
@@ -35,6 +37,7 @@ class Plan:
     freeze: float = 10.0
     lose: float = 0.05
     lease: float = 4.0
+    rush: float = 20.0
     residents: tuple[str, ...] = ("ours", "prefork")
     mortals: tuple[str, ...] = ("ours", "ours", "prefork")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import redis
 
+from agentq.host.allocator import launch_environment
 from tests.fault.scenarios.ground import Ground, now, on_server
 from tests.fault.soak.accounts import Accounts
 from tests.fault.soak.chaos import Chaos
@@ -77,12 +78,13 @@ def soak(plan: Plan, *, logs: Path | None = None) -> Report:
         chaos.start()
         offer = Offer(app=here.app, rate=plan.rate, seed=plan.seed)
         watch = Watch(client=_looking_on(here), keys=here.keys, offer=offer)
+        every = min(1.0, plan.seconds / 100)
         gauges = Gauges(
-            server=here.server, workers=chaos.residents, client=_looking_on(here),
-            every=min(1.0, plan.seconds / 100),
+            server=here.server, workers=chaos.residents, client=_looking_on(here), every=every
         )  # fmt: skip
-        began = now()
         with _running(offer, watch, gauges):
+            _rushed(offer, plan)
+            began = now()
             chaos.run(began)
             chaos.end()
             offer.stop()
@@ -90,11 +92,9 @@ def soak(plan: Plan, *, logs: Path | None = None) -> Report:
                 wait_until(lambda: all(x.state for x in offer.pieces), "all end", _ENDING_S)
         left = _left_behind(here, len(chaos.workers))
         chaos.close()
-        if logs is not None:
-            shutil.copy(here.running.ledger.path, logs / "ledger")
-            gauges.keep(logs / "gauges")
+        _keep(logs, here, gauges)
         accounts = Accounts(pieces=offer.pieces, lines=here.lines(), explained=chaos.explained)
-    length = plan.seconds - plan.calm
+    storm, end = began + plan.calm, began + plan.seconds
     return Report(
         plan=plan,
         faults=chaos.done | {"replies lost": link.lost},
@@ -102,28 +102,44 @@ def soak(plan: Plan, *, logs: Path | None = None) -> Report:
         steps=accounts.steps_between(0.0, now()),
         again=accounts.again,
         refused=offer.refused,
-        calm=accounts.steps_between(began, began + plan.calm) / plan.calm,
-        stormy=accounts.steps_between(began + plan.calm, began + plan.seconds) / length,
+        calm=accounts.steps_between(began, storm) / (storm - began),
+        stormy=accounts.steps_between(storm, end) / (end - storm),
         problems=accounts.problems()
         | {
             "left behind": left,
             "workers that ended by themselves": chaos.fallen,
             "producers' errors": [repr(x) for x in offer.errors],
         },
-        levels=gauges.levels(began + plan.warm, began + plan.seconds, plan.seconds / 6),
+        levels=gauges.levels(began + plan.warm, end, plan.seconds / 6),
     )
+
+
+def _keep(logs: Path | None, here: Ground, gauges: Gauges) -> None:
+    if logs is not None:
+        shutil.copy(here.running.ledger.path, logs / "ledger")
+        gauges.keep(logs / "gauges")
 
 
 @contextmanager
 def _running(offer: Offer, watch: Watch, gauges: Gauges) -> Iterator[None]:
-    parts = (watch, gauges, offer)
+    parts = (watch, gauges)
     try:
         for part in parts:
             part.start()
         yield
     finally:
-        for part in reversed(parts):
+        for part in (offer, *parts):
             part.stop()
+
+
+def _rushed(offer: Offer, plan: Plan) -> None:
+    """Begin to offer work, and wait until the first rush of it has ended."""
+    offer.start(rush=plan.rush)
+    many = int(plan.rush * plan.rate)
+    wait_until(
+        lambda: len(offer.pieces) > many and all(x.state for x in offer.pieces[:many]),
+        "the first rush is over", _ENDING_S,
+    )  # fmt: skip
 
 
 def _left_behind(here: Ground, workers: int) -> list[str]:
@@ -149,6 +165,7 @@ def _ground(plan: Plan) -> Iterator[tuple[Ground, Proxy]]:
             RUNS__KEEP=kept, BROKER__RESULT_TTL=kept, BROKER__DEDUPE_TTL=kept,
         ) as here,
     ):  # fmt: skip
+        here.running.variables.update(launch_environment("jemalloc"))  # as `agentq worker` does
         yield here, link
 
 
