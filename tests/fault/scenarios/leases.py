@@ -8,7 +8,7 @@ import signal
 import time
 from uuid import uuid4
 
-from tests.fault.scenarios.ground import ground, now
+from tests.fault.scenarios.ground import Ground, ground, now
 from tests.fault.scenarios.row import Row
 from tests.support.waiting import wait_until
 
@@ -68,10 +68,15 @@ def gil_held(trials: int, *, seconds: float) -> list[Row]:
             victim = next(worker for worker in workers if worker.pid == line.pid)
             held = here.hit(victim)
             slowest = max(slowest, here.again_after(now(), held))
+            wait_until(lambda label=label: _ends(here, label) == 2, "the hung one goes on", 60)  # type: ignore[misc]
         assert all(worker.alive() for worker in workers)
         lost, doubled = here.ended(workers=2)
     note = f"its neighbours ended elsewhere; lease {LEASE_S:g} s"
     return [Row(34, f"GIL held for {seconds:g} s", trials, lost, doubled, slowest, note)]
+
+
+def _ends(here: Ground, label: str) -> int:
+    return sum(line.label == label for line in here.lines("end "))
 
 
 def _letters_for(seconds: float) -> int:
