@@ -22,14 +22,17 @@ def pause(kind: What, name: Name, app: App = None, as_json: Json = False) -> Non
     Example: agentq pause step shop.pay
     """
     from agentq.ops.application import any_app
-    from agentq.ops.pausing import Kind
+    from agentq.ops.pausing import Kind, doubt
     from agentq.ops.pausing import pause as begin
 
-    new = begin(any_app(app).store, Kind(kind), name)
+    aq = any_app(app)
+    new = begin(aq.store, Kind(kind), name)
     if as_json:
         _print({"kind": kind, "name": name, "paused": True, "new": new})
     else:
         typer.echo(f"{kind} {name} paused" if new else f"{kind} {name} was paused already")
+    if said := doubt(aq, Kind(kind), name, named=bool(app or aq.settings.app)):
+        typer.echo(f"but {said}", err=True)
 
 
 def resume(kind: What, name: Name, app: App = None, as_json: Json = False) -> None:

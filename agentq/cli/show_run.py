@@ -23,6 +23,8 @@ from agentq.ops.timeline import (
 from agentq.runs.record import RunEvent, RunStatus
 
 _WIDTH = 30
+_ODD_SHOWN = 10
+"""Failed attempts of a fan-out that are listed, beside the slowest."""
 
 
 def print_run(console: Console, status: RunStatus, events: tuple[RunEvent, ...]) -> None:
@@ -111,10 +113,12 @@ def _rows(group: Group) -> list[tuple[str, Attempt | Group]]:
 def _wide_rows(group: Group) -> list[tuple[str, Attempt | Group]]:
     slowest = group.slowest
     odd = [attempt for attempt in group.attempts if attempt.error and attempt not in slowest]
+    more = len(odd) - _ODD_SHOWN
+    also = f"  also, {more} more" if more > 0 else "  also"
     return [
         (f"{group.label} x {len(group.attempts)}", group),
         *(("  slowest" if place == 0 else "", attempt) for place, attempt in enumerate(slowest)),
-        *(("  also" if place == 0 else "", attempt) for place, attempt in enumerate(odd)),
+        *((also if place == 0 else "", attempt) for place, attempt in enumerate(odd[:_ODD_SHOWN])),
     ]
 
 

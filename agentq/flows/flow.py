@@ -212,6 +212,8 @@ class Flow:
     ) -> _New:
         app = self._app
         settings = app.settings
+        if key == "":  # a variable that is not set would make one run of all
+            raise InvalidArgument("key='' would be one run for all: give each its key, or None")
         run = run_id_of(self.name, key, tenant) if key is not None else uuid4().hex
         body = app.steps[self.graph.first.step].encode_argument(argument)
         blobs: dict[str, bytes] = {}

@@ -7,12 +7,14 @@ interrupted one is just asked again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 from enum import StrEnum
 
 from agentq.errors import DeadLettersFull
+from agentq.flows.app import AgentQ
 from agentq.store import calls
 from agentq.store.calls import Fitting
 from agentq.store.client import Store
@@ -51,6 +53,31 @@ class Resumed:
     paused: bool
     """Whether it was paused."""
     brought_back: int
+
+
+def doubt(app: AgentQ, kind: Kind, name: str, *, named: bool) -> str | None:
+    """Return why *name* may be no name of *kind*, None where it is one or any may be.
+
+    It is paused all the same: another app's workers may have it. *named*: whether the user said
+    which app it is.
+    """
+    if not named and kind in (Kind.STEP, Kind.FLOW):
+        return f"no app is named (-A), so whether there is a {kind} {name!r} is not known"
+    known: Collection[str]
+    match kind:
+        case Kind.POOL:
+            known = app.settings.pools
+        case Kind.STEP:
+            known = [task for task in app.celery.tasks if not task.startswith("celery.")]
+        case Kind.FLOW:
+            known = app.flows
+        case Kind.TENANT:
+            return None
+    if name in known:
+        return None
+    near = get_close_matches(name, known, n=1) or [one for one in known if one.endswith(f".{name}")]
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"app {app.name!r} has no {kind} {name!r}{meant}"
 
 
 def pause(store: Store, kind: Kind, name: str) -> bool:

@@ -8,6 +8,7 @@ or later, so that a fresh or flushed server needs no set-up in development (`lib
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 import redis
 import redis.asyncio
 import redis.exceptions
+import redis.sentinel
 from hiredis import pack_command
 
 from agentq.clock import format_duration, wall_ms
@@ -110,6 +112,10 @@ def _unreachable(
         limit = f" within {format_duration(timeout)}" if timeout else ""
         text = f"the broker at {address} did not answer{limit}"
         text += "; is that its TLS port?" if address.scheme == "agentq+tls" else ""
+    elif isinstance(error, redis.sentinel.MasterNotFoundError):
+        return f"no Sentinel of {address} answers, or none knows a primary {address.service!r}"
+    elif any(isinstance(cause, socket.gaierror) for cause in causes):
+        return f"the broker at {address} can not be reached: {causes[-1]}"
     else:
         text = f"the broker at {address} can not be reached: {error}"
     if what in _SUBMITTING:

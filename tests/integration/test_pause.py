@@ -183,7 +183,9 @@ def user() -> Iterator[Home]:
 
 def test_the_commands_pause_show_and_resume(user: Home, cell: Cell, url: str) -> None:
     env = {"AGENTQ_BROKER__URL": url}
-    assert user.run("pause", "step", "x.a", env=env).stdout == "step x.a paused\n"
+    paused = user.run("pause", "step", "x.a", env=env)
+    assert paused.stdout == "step x.a paused\n"
+    assert "whether there is a step 'x.a' is not known" in paused.stderr
     cell.enqueue(task("a"))
     assert ids(cell) == []
     assert "paused step x.a for " in user.run("status", env=env).stdout

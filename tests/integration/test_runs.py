@@ -17,6 +17,7 @@ from agentq.errors import (
     BrokerNotConfigured,
     BrokerUnavailable,
     DeadlineExceeded,
+    InvalidArgument,
     PayloadTooLarge,
     QueueFull,
     RunCancelled,
@@ -47,6 +48,8 @@ def test_the_same_key_is_the_same_run(flows: Running) -> None:
     assert again.id == first.id != other.id
     assert first.result(timeout=5) == again.result(timeout=5)
     assert flow(flows, "research").submit(brief, key="ticket-1").duplicate
+    with pytest.raises(InvalidArgument, match="would be one run for all"):
+        flow(flows, "research").submit(brief, key="")
     assert len(flows.ledger.lines(f"plan {first.id}")) == 1
 
 

@@ -41,6 +41,17 @@ def test_where_nothing_listens_the_address_and_the_way_out_are_named(tmp_path: P
         assert str(refused.value) == expected
 
 
+def test_where_no_sentinel_answers_or_no_host_has_the_name_nothing_was_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    url = f"agentq+sentinel://127.0.0.1:{port}/mine"
+    expected = f"no Sentinel of {url} answers, or none knows a primary 'mine'"
+    assert refusal(url, submit=True) == expected
+    nowhere = refusal("agentq://no.such.host.invalid:6379/0", submit=True)
+    assert "can not be reached: [Errno " in nowhere
+    assert "taken the work" not in nowhere
+
+
 def test_a_silent_broker_is_a_time_out_and_only_a_submit_is_told_of_repeating() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"agentq://127.0.0.1:{silent.getsockname()[1]}/0"
