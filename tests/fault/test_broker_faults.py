@@ -77,10 +77,13 @@ def test_what_ends_while_links_are_cut_is_not_run_again(
         app.variables["AQ_TEST_SECONDS"] = "0.05"
         app.worker("wide", options=(*BOTH_POOLS, "-c", "200"))
         handle = submit(app, "fan", members)
-        while len(ledger.lines("end ")) < members * 0.9:
-            for link in client.client_list():
-                if link["cmd"].startswith("fcall"):
-                    client.client_kill_filter(_id=link["id"])
+        seen = -1
+        while (ended := len(ledger.lines("end "))) < members * 0.9:
+            if ended > seen:  # it gets on, however slow the machine is
+                seen = ended
+                for link in client.client_list():
+                    if link["cmd"].startswith("fcall"):
+                        client.client_kill_filter(_id=link["id"])
             time.sleep(0.05)
         assert_whole(handle, ledger, members)
     begun = Counter(line.split()[1] for line in ledger.lines("begin "))

@@ -105,8 +105,14 @@ def test_waits_events_and_remote_control_follow_a_failover() -> None:
         outcomes = {name: waits.of(name) for name in ("result", "aresult", "events", "get")}
         assert outcomes == {"result": [0, 1], "aresult": [0, 1], "events": "end", "get": 7}
         assert list(eventually(ping(stage))) == ["ours@test"]
-        late = eventually(lambda: stage.aq.get_flow("one").submit(9))
-        wait_until(lambda: f"{late.id}:0" in seen.succeeded, lambda: f"its event: {seen.succeeded}")
+        late: set[str] = set()
+
+        def heard() -> set[str]:  # an event that comes while its listener is away is gone: one more
+            run = eventually(lambda: stage.aq.get_flow("one").submit(9))
+            late.add(f"{run.id}:0")
+            return late & seen.succeeded
+
+        wait_until(heard, lambda: f"an event of {late}: {seen.succeeded}")
         seen.stop = True
         assert stage.worker.alive()
 

@@ -49,7 +49,7 @@ local function enqueue(keys, argv)
   elseif argv[1] ~= '' then
     redis.call('SET', P .. 'id:' .. argv[1], '1', 'PX', argv[2])
   end
-  grow(P, pool, lane, bytes)
+  if not work.delayed then grow(P, pool, lane, bytes) end
   local woken = {}
   local failed = apply(P, argv, 15, #argv, now, woken)
   wake_all(P, woken, now)

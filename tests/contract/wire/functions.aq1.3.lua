@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 3
-local REVISION, DIGEST = 3, '8ab66e0468b52413'
+local REVISION, DIGEST = 3, '040368996d498089'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -1228,7 +1228,7 @@ local function enqueue(keys, argv)
   elseif argv[1] ~= '' then
     redis.call('SET', P .. 'id:' .. argv[1], '1', 'PX', argv[2])
   end
-  grow(P, pool, lane, bytes)
+  if not work.delayed then grow(P, pool, lane, bytes) end
   local woken = {}
   local failed = apply(P, argv, 15, #argv, now, woken)
   wake_all(P, woken, now)
