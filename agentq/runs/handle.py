@@ -48,6 +48,10 @@ _FROM_START = "0-0"
 _NO_WAIT = 0
 _NO_LIMIT = timedelta(days=3650)
 
+Passing = type[Exception] | tuple[type[Exception], ...]
+_AWAY = (BrokerUnavailable, RunNotFound)
+"""What passes of a run that was there: a primary that was just demoted reads its data anew."""
+
 
 class RunHandle:
     """One run; made by `submit`, or by `AgentQ.run` from an id."""
@@ -117,7 +121,7 @@ class RunHandle:
             if events:
                 last = events[-1].id
             if not events or events[-1].kind == "end":
-                status = self._patiently(self.status)
+                status = self._patiently(self.status, _AWAY)
         reference = status.reference
         return self._value(status, self._blobs.get(reference) if reference else status.result)
 
@@ -130,7 +134,7 @@ class RunHandle:
                 if event.kind == "end":
                     return
                 after = event.id
-            if not events and self._patiently(self.status).state.ended:
+            if not events and self._patiently(self.status, _AWAY).state.ended:
                 return
 
     def history(self) -> tuple[RunEvent, ...]:
@@ -148,13 +152,13 @@ class RunHandle:
         """
         return self._cancelled(self._store.call(self._cancel_call()))
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _patiently(self, ask: Callable[[], T], passing: Passing = BrokerUnavailable) -> T:
         """Return the answer of *ask*, which only reads; asked again while a broker comes back."""
         until = self._patience()
         while True:
             try:
                 return ask()
-            except BrokerUnavailable:
+            except passing:
                 if time.monotonic() >= until:
                     raise
             time.sleep(_pause())
@@ -182,7 +186,7 @@ class RunHandle:
             if events:
                 last = events[-1].id
             if not events or events[-1].kind == "end":
-                status = await self._apatiently(self.astatus)
+                status = await self._apatiently(self.astatus, _AWAY)
         reference = status.reference
         data = await self._blobs.aget(reference) if reference else status.result
         return self._value(status, data)
@@ -196,20 +200,22 @@ class RunHandle:
                 if event.kind == "end":
                     return
                 after = event.id
-            if not events and (await self._apatiently(self.astatus)).state.ended:
+            if not events and (await self._apatiently(self.astatus, _AWAY)).state.ended:
                 return
 
     async def acancel(self) -> bool:
         """Cancel the run; return whether this call ended it."""
         return self._cancelled(await self._async_store().call(self._cancel_call()))
 
-    async def _apatiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _apatiently(
+        self, ask: Callable[[], Awaitable[T]], passing: Passing = BrokerUnavailable
+    ) -> T:
         """Do what `_patiently` does."""
         until = self._patience()
         while True:
             try:
                 return await ask()
-            except BrokerUnavailable:
+            except passing:
                 if time.monotonic() >= until:
                     raise
             await asyncio.sleep(_pause())

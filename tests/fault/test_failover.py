@@ -99,6 +99,8 @@ def test_waits_events_and_remote_control_follow_a_failover() -> None:
         seen = Watched(stage)
         waits.begin("watching", seen.run)
         wait_until(lambda: len(stage.ledger.lines("begin ")) == 3, "all of them run")
+        stage.cell.primary.client.set("marked", 1)
+        assert stage.cell.primary.client.wait(1, 10_000) == 1, "the replica has all of it"
         stage.cell.primary.client.execute_command("CLIENT", "PAUSE", 15000, "WRITE")
         stage.cell.fail_over()
         stage.cell.wait_promoted()
