@@ -62,7 +62,8 @@ def lines_of(report: Report, server: str) -> list[str]:
         *(
             _line(
                 f"{level.what}, {level.warm:.1f} after {plan.warm / 60:.1f} min",
-                f"{level.end:.1f} = {level.growth:+.1%}", f"{MOST_GROWTH:+.0%}",
+                f"{level.end:.1f} = {level.growth:+.1%}",
+                f"{MOST_GROWTH:+.0%}" if plan.tells_growth else "none",
                 level not in report.grown,
             )
             for level in report.levels

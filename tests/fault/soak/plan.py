@@ -62,6 +62,11 @@ class Plan:
         """
         return max(20.0, 2 * self.freeze, min(60.0, self.seconds / 12))
 
+    @property
+    def tells_growth(self) -> bool:
+        """Whether it is long enough: links and children come and go by a third from minute to minute."""
+        return self.seconds >= 1200.0
+
     def faults(self) -> Iterator[tuple[float, Fault]]:
         """Yield each fault with its time since the beginning, in order."""
         chance = random.Random(self.seed)  # noqa: S311 -- a seed repeats a failure

@@ -60,8 +60,8 @@ class Report:
 
     @property
     def grown(self) -> list[Level]:
-        """Return what holds more than it may."""
-        return [level for level in self.levels if level.growth > MOST_GROWTH]
+        """Return what holds more than it may; nothing where that can not be told."""
+        return [x for x in self.levels if self.plan.tells_growth and x.growth > MOST_GROWTH]
 
     @property
     def holds(self) -> bool:
