@@ -4,7 +4,8 @@ Compared is what was held at the quieter moments, a tenth from the least: links 
 come and go by a third, and what is never given back raises the least too.
 
 Of the workers only those are looked at that are never killed: growth shows in what lives long. Of
-one of ours only the main process: children, in which suspects run, come and go.
+one of ours only the main process: children, in which suspects run, come and go. The server's open
+files are links, new with each of its restarts, and as many as the workers of that moment hold.
 """
 
 from __future__ import annotations
@@ -80,9 +81,10 @@ class Gauges:
         with suppress(ProcessLookupError, FileNotFoundError):  # one is being replaced
             self._samples += [
                 (at, f"{who}: RSS, MB", sum(map(rss_bytes, pids)) / 1e6),
-                (at, f"{who}: open files", _count(pids, "fd")),
                 (at, f"{who}: threads", _count(pids, "task")),
             ]
+            if who != "server":
+                self._samples.append((at, f"{who}: open files", _count(pids, "fd")))
 
     def levels(self, warm: float, end: float, window: float) -> list[Level]:
         """Compare the *window* seconds before *warm* with those before *end*."""

@@ -63,6 +63,11 @@ class Plan:
         return max(20.0, 2 * self.freeze, min(60.0, self.seconds / 12))
 
     @property
+    def window(self) -> float:
+        """How long it is looked what is held, before `warm` and before the end: two restarts long."""
+        return min(2 * self.restart_every, 0.6 * self.warm)
+
+    @property
     def tells_growth(self) -> bool:
         """Whether it is long enough: links and children come and go by a third from minute to minute."""
         return self.seconds >= 1200.0

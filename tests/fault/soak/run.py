@@ -110,7 +110,7 @@ def soak(plan: Plan, *, logs: Path | None = None) -> Report:
             "workers that ended by themselves": chaos.fallen,
             "producers' errors": [repr(x) for x in offer.errors],
         },
-        levels=gauges.levels(began + plan.warm, end, plan.seconds / 6),
+        levels=gauges.levels(began + plan.warm, end, plan.window),
     )
 
 
