@@ -139,3 +139,22 @@ def test_a_retry_begins_behind_the_time_that_a_model_server_asked_for(
         assert app.app.asked_flow.submit(0.8).result(timeout=10) == 0.8
         first, second = (float(line.split()[1]) for line in ledger.lines("asked "))
         assert 0.8 <= second - first < 5
+
+
+EARLIER = """
+local b = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'b'))
+b[1] = b[1] - ARGV[1]
+redis.call('HSET', KEYS[1], 'b', cmsgpack.pack(b))
+return tostring(b[2])
+"""
+"""Moves a bucket's last use back by so many ms; answers its tokens."""
+
+
+def test_a_debt_is_paid_by_all_the_time_that_has_passed(cell: Cell) -> None:
+    fail(cell, 10 * BURST)
+    assert waits_s(cell, cell.now_ms())[-1] > 1
+    cell.redis("DEL", cell.keys.delayed(), f"{cell.prefix}delayed:m")
+    quiet_ms = 1000 * (10 * BURST // LEAST)
+    assert float(cell.redis("EVAL", EARLIER, 1, f"{cell.prefix}load:p", quiet_ms)) < 0
+    fail(cell, BURST // 2)
+    assert waits_s(cell, cell.now_ms())[-1] <= 1

@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 3
-local REVISION, DIGEST = 3, '040368996d498089'
+local REVISION, DIGEST = 3, 'c6d9a821cd6260ac'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -570,7 +570,10 @@ local function retry_at(P, pool, due, now)
   if tokens > 0 then tokens = tokens * (1 - weight) end
   -- After longer than WINDOW: of what was made since, as much as in one.
   tokens = tokens + share * made * (passed > WINDOW and WINDOW / passed or 1)
-    + math.max(0, least - share * attempts) * math.min(passed, WINDOW) - 1
+    + math.max(0, least - share * attempts) * math.min(passed, WINDOW)
+  -- A quiet pool pays its debt by all of the time that has passed, and has its first retries free.
+  if passed > WINDOW then tokens = math.min(tokens + least * (passed - WINDOW), least * WINDOW) end
+  tokens = tokens - 1
   attempts = attempts * (1 - weight) + made / math.max(passed, WINDOW)
   local rate = math.max(least, share * attempts)
   redis.call('HSET', load, 'b', cmsgpack.pack({ now, tokens, attempts, ended }))
