@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,8 @@ from tests.support.waiting import wait_until
 
 def test_who_waits_on_the_old_primary_is_told_while_it_still_takes_writes() -> None:
     """Sentinel demotes it some ten seconds after its replica was promoted."""
-    with failover_cell(sentinels=1) as cell, Waits() as waits:
+    with failover_cell(sentinels=1) as cell:
+        waits = Waits()
         address, old = parse(cell.url), cell.primary
         store = Store(address=address, timeout=timedelta(seconds=30))
         waits.begin("blocking", lambda: store.command("BLPOP", "nothing", 20))
@@ -90,7 +92,8 @@ def _refusal(flow: Any) -> str:
 @pytest.mark.timeout(90)
 def test_waits_events_and_remote_control_follow_a_failover() -> None:
     """Whoever waits when the primary is replaced gets its answer from the new one."""
-    with staged("ours", sentinels=1, timeout="5s", seconds=3.0) as stage, Waits() as waits:
+    with staged("ours", sentinels=1, timeout="5s", seconds=3.0) as stage:
+        waits = Waits()
         run = stage.aq.get_flow("fan").submit(2)
         waits.begin("result", lambda: run.result(timeout=30))
         waits.begin("aresult", lambda: asyncio.run(awaited(stage, run.id)))
@@ -162,18 +165,21 @@ class Watched:
 
 
 class Waits:
-    """Calls that wait, each in a thread."""
+    """Calls that wait, each in a thread that ends with the session at the latest."""
 
-    def __enter__(self) -> Self:
-        self._threads = ThreadPoolExecutor(8)
+    def __init__(self) -> None:
         self._begun: dict[str, Future[Any]] = {}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown(wait=False)
 
     def begin(self, name: str, call: Callable[[], Any]) -> None:
-        self._begun[name] = self._threads.submit(call)
+        self._begun[name] = future = Future()
+
+        def answer() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 -- for whoever asks
+                future.set_exception(error)
+
+        threading.Thread(target=answer, name=name, daemon=True).start()
 
     def of(self, name: str) -> Any:
         return self._begun[name].result(timeout=45)
