@@ -42,8 +42,8 @@ _LONGEST_PAUSE = 2.0
 _SAID_EVERY_S = 10.0
 """Between two lines about retries that are held."""
 
-GROUP_MOST, GROUP_ARGUMENTS = 32, 2000
-"""Completions, and their arguments, that one call carries: keeps it under 5 ms."""
+GROUP_MOST, GROUP_ARGUMENTS, GROUP_BYTES = 32, 2000, 1 << 20
+"""Completions, their arguments and bytes of results that one call carries: keeps it under 5 ms."""
 
 
 class Outgoing(NamedTuple):
@@ -263,14 +263,14 @@ def group(outgoing: Sequence[Outgoing]) -> list[tuple[Call, list[str]]]:
     result: list[tuple[Call, list[str]]] = []
     held: list[Call] = []
     ids: list[str] = []
-    size = 0
+    size = large = 0
 
     def flush() -> None:
-        nonlocal held, ids, size
+        nonlocal held, ids, size, large
         if held:
             call = held[0] if len(held) == 1 else calls.complete_many(held)
             result.append((call, ids))
-        held, ids, size = [], [], 0
+        held, ids, size, large = [], [], 0, 0
 
     for ending, task_id in outgoing:
         *before, last = ending
@@ -280,10 +280,13 @@ def group(outgoing: Sequence[Outgoing]) -> list[tuple[Call, list[str]]]:
         if last[1] != calls.COMPLETE:
             result.append((last, [task_id]))
             continue
-        if len(held) == GROUP_MOST or size + len(last) > GROUP_ARGUMENTS:
+        result_bytes = len(last[-1]) if isinstance(last[-1], bytes) else 0  # its document
+        fits = size + len(last) <= GROUP_ARGUMENTS and large + result_bytes <= GROUP_BYTES
+        if len(held) == GROUP_MOST or not fits:
             flush()
         held.append(last)
         ids.append(task_id)
         size += len(last)
+        large += result_bytes
     flush()
     return result

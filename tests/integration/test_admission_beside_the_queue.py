@@ -130,3 +130,13 @@ def test_a_producer_that_floods_with_countdown_gets_queue_full_and_others_go_on(
             group(app.app.late.s(n) for n in range(3)).apply_async(countdown=3600)
         assert [app.app.late.delay(n).get(timeout=10) for n in range(60)] == list(range(60))
         assert app.app.aq.store.command("ZCARD", app.app.aq.store.keys.delayed()) == 50
+
+
+def test_a_retry_of_celerys_waits_in_the_lanes_room_and_not_in_the_producers(cell: Cell) -> None:
+    cell.enqueue(message("a"))
+    (handed,) = cell.fetch(WORKER)
+    assert cell.complete(handed, effects.again(message("a", due=-HOUR))) == "ok"
+    load = cell.redis("HGETALL", f"{cell.prefix}load:p")
+    assert (load[b"a:normal"], b"d:normal" in load) == (b"1", False)
+    assert refused(cell, message("b"), limit=1) == ("length", 1, 1)
+    assert isinstance(cell.enqueue(message("c", due=-HOUR), limit=1), Accepted)

@@ -1,7 +1,8 @@
 -- What waits beside its queue: delayed until it is due, or put aside by a pause.
 --
 -- Both are kept packed, by `packed` alone: {pool, lane, id, run, join, headers, body, attempts, retries,
--- born, what no worker has the code of or "", parked since, times suspected}. Delayed messages are the
+-- born, what no worker has the code of or "", parked since, times suspected, 1 where Celery retries it
+-- (else there is no such field)}. Delayed messages are the
 -- zset `delayed` and the hash `delayed:m` by "<id>#<retries>"; those put aside are lists `aside:<pause>`.
 --
 -- Admission must know of them, so they are counted in `load:<pool>`, messages and packed bytes of a lane:
@@ -9,13 +10,14 @@
 --   a:<lane>, ab:<lane>   what was in the queue and comes back: backoff, parked, put aside
 
 local function packed(f, pool, lane)
-  return cmsgpack.pack({ pool, lane, f.i, f.r, f.j, f.h, f.b, f.a, f.n, f.t, f.unknown or '', f.u, f.s })
+  return cmsgpack.pack({ pool, lane, f.i, f.r, f.j, f.h, f.b, f.a, f.n, f.t, f.unknown or '', f.u, f.s,
+    f.back })
 end
 
 local function unpacked(bytes)
   local v = cmsgpack.unpack(bytes)
   return { i = v[3], r = v[4], j = v[5], h = v[6], b = v[7], a = v[8], n = v[9], t = v[10],
-    unknown = v[11] or '', u = v[12] or 0, s = v[13] or 0 }, v[1], v[2]
+    unknown = v[11] or '', u = v[12] or 0, s = v[13] or 0, back = v[14] }, v[1], v[2]
 end
 
 local function message_of(f, pool, lane)
@@ -25,7 +27,7 @@ end
 
 -- Which count a delayed message is in.
 local function kind_of(f)
-  local new = f.a == 0 and f.n == 0 and f.s == 0 and (f.unknown or '') == ''
+  local new = not f.back and f.a == 0 and f.n == 0 and f.s == 0 and (f.unknown or '') == ''
   return new and 'd' or 'a'
 end
 
@@ -94,8 +96,8 @@ end
 local function put(P, m, now, woken)
   if m.due < 0 then m.due = now - m.due end
   if m.due > now then
-    delay(P, { i = m.id, r = m.run, j = m.join, h = m.h, b = m.b, a = 0, n = 0, t = now, u = 0, s = 0 },
-      m.pool, m.lane, m.due)
+    delay(P, { i = m.id, r = m.run, j = m.join, h = m.h, b = m.b, a = 0, n = 0, t = now, u = 0, s = 0,
+      back = m.back }, m.pool, m.lane, m.due)
   else
     add(P, 's:', m, 0, 0, 0)
     woken[m.pool] = (woken[m.pool] or 0) + 1
@@ -118,19 +120,21 @@ local function take_aside(P, list, bytes, pool, lane)
   write_counts(P, counts)
 end
 
--- Lifts a pause piece by piece: moves at most `most` messages of its list back, in order, and
--- forgets the pause with the last. Returns how many it moved and how many are left.
+-- Lifts a pause piece by piece: moves at most `most` messages of its list back, or PIECE bytes, in
+-- order, and forgets the pause with the last. Returns how many it moved and how many are left.
 local function bring_back(P, pause, most, woken)
-  local list, counts = P .. 'aside:' .. pause, {}
-  local found = redis.call('LPOP', list, most) or {}
-  for _, bytes in ipairs(found) do
+  local list, counts, moved, size = P .. 'aside:' .. pause, {}, 0, 0
+  while moved < most and size < PIECE do
+    local bytes = redis.call('LPOP', list)
+    if not bytes then break end
     local f, pool, lane = unpacked(bytes)
     add(P, 'r:', message_of(f, pool, lane), f.a, f.n, f.t)
     tally(counts, pool, lane, 'a', #bytes, -1)
     woken[pool] = (woken[pool] or 0) + 1
+    moved, size = moved + 1, size + #bytes
   end
   write_counts(P, counts)
   local left = redis.call('LLEN', list)
   if left == 0 then redis.call('HDEL', P .. 'paused', pause) end
-  return #found, left
+  return moved, left
 end

@@ -8,7 +8,6 @@
 local DEAD_NUMBER, DEAD_BYTES, MAX_PAYLOAD = 10000, 67108864, 262144 -- until `promote` notes them
 local CUT = 65536
 local TRIMMED = 20 -- letters a call trims
-local PIECE = 2097152 -- bytes of letters after which a call ends: each is read whole, 0.3 us a KB
 local REFERS = '"blob":' -- in the head of a message whose argument is in blob storage
 local TEN_YEARS = 315360000000 -- ms; who sweeps blobs knows dead.keep, and deletes the key
 

@@ -12,6 +12,7 @@
 --      not charged, but from the first time on it is a suspect, which workers run alone
 
 local GROUP = 'w'
+local PIECE = 2097152 -- bytes of messages after which a call ends, so that large ones hold nobody up
 
 local function now_ms()
   local t = redis.call('TIME')

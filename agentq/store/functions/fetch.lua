@@ -10,8 +10,10 @@
 --          {now_ms, false} when the worker holds no lease
 -- Nothing is handed out of a paused pool; what is met of a paused step, flow or tenant is put aside.
 -- On a full Redis: allowed (a delivery record is small). Cost: 8 reads, 2-4 us a message; 10 us of
--- one that is put aside, therefore at most 100 messages while there are pauses.
+-- one that is put aside, therefore at most 100 messages while there are pauses. A call ends behind
+-- PIECE bytes of bodies.
 local PAUSED_MOST = 100
+local AT_A_TIME = 64 -- messages between two looks at how large they were
 
 local function fetch(keys, argv)
   local P, worker, pool = keys[1], argv[1], argv[2]
@@ -22,7 +24,7 @@ local function fetch(keys, argv)
   -- Who asks lives: its lease goes on where it has run out and nobody has reaped it yet. What it is
   -- given would else be handed out again in a moment.
   if tonumber(term) <= now then new_term(P, worker, now) end
-  local out, aside, paused = {}, 0, pauses(P)
+  local out, aside, size, paused = {}, 0, 0, pauses(P)
   local cut = paused and room > PAUSED_MOST
   if cut then room = PAUSED_MOST end
   if pool_is_paused(paused, pool) then
@@ -39,7 +41,7 @@ local function fetch(keys, argv)
     aside = aside + 1
     return true
   end
-  local function read(stream, lane, most)
+  local function take(stream, lane, most)
     local got = redis.pcall('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', most, 'STREAMS', stream, '>')
     if got and got.err then
       make_queue(P, stream, pool .. ':' .. lane) -- a stranger made the stream: it has no group yet
@@ -48,6 +50,7 @@ local function fetch(keys, argv)
     if not got then return 0 end
     local entries = got[1][2]
     for _, entry in ipairs(entries) do
+      size = size + #(entry[2][10] or '')
       if not (paused and stopped(stream, lane, entry)) then
         local live, deadline, run = 1, 0, entry[2][4]
         if entry[2][3] == 'r' and run ~= '' then
@@ -59,8 +62,17 @@ local function fetch(keys, argv)
     end
     return #entries
   end
+  local function read(stream, lane, most)
+    local total, asked, n = 0, 0, 0
+    while total < most and size < PIECE and n == asked do
+      asked = math.min(AT_A_TIME, most - total)
+      n = take(stream, lane, asked)
+      total = total + n
+    end
+    return total
+  end
   for i = 5, #argv, 2 do
-    if room <= 0 then break end
+    if room <= 0 or size >= PIECE then break end
     local lane, quota = argv[i], math.min(tonumber(argv[i + 1]), room)
     local name = pool .. ':' .. lane
     for _, kind in ipairs({ 'r:', 's:' }) do
@@ -76,7 +88,7 @@ local function fetch(keys, argv)
       end
     end
   end
-  if aside > 0 or (cut and room <= 0) then -- it is to ask again, for what it did not get
+  if aside > 0 or (cut and room <= 0) or size >= PIECE then -- it is to ask again, for what it did not get
     redis.call('RPUSH', P .. 'wake:' .. worker, '1')
     redis.call('PEXPIRE', P .. 'wake:' .. worker, 60000)
   end

@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 3
-local REVISION, DIGEST = 3, 'c6d9a821cd6260ac'
+local REVISION, DIGEST = 3, '3ebaf9c42782794d'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -15,6 +15,7 @@ local REVISION, DIGEST = 3, 'c6d9a821cd6260ac'
 --      not charged, but from the first time on it is a suspect, which workers run alone
 
 local GROUP = 'w'
+local PIECE = 2097152 -- bytes of messages after which a call ends, so that large ones hold nobody up
 
 local function now_ms()
   local t = redis.call('TIME')
@@ -96,7 +97,8 @@ end
 -- What waits beside its queue: delayed until it is due, or put aside by a pause.
 --
 -- Both are kept packed, by `packed` alone: {pool, lane, id, run, join, headers, body, attempts, retries,
--- born, what no worker has the code of or "", parked since, times suspected}. Delayed messages are the
+-- born, what no worker has the code of or "", parked since, times suspected, 1 where Celery retries it
+-- (else there is no such field)}. Delayed messages are the
 -- zset `delayed` and the hash `delayed:m` by "<id>#<retries>"; those put aside are lists `aside:<pause>`.
 --
 -- Admission must know of them, so they are counted in `load:<pool>`, messages and packed bytes of a lane:
@@ -104,13 +106,14 @@ end
 --   a:<lane>, ab:<lane>   what was in the queue and comes back: backoff, parked, put aside
 
 local function packed(f, pool, lane)
-  return cmsgpack.pack({ pool, lane, f.i, f.r, f.j, f.h, f.b, f.a, f.n, f.t, f.unknown or '', f.u, f.s })
+  return cmsgpack.pack({ pool, lane, f.i, f.r, f.j, f.h, f.b, f.a, f.n, f.t, f.unknown or '', f.u, f.s,
+    f.back })
 end
 
 local function unpacked(bytes)
   local v = cmsgpack.unpack(bytes)
   return { i = v[3], r = v[4], j = v[5], h = v[6], b = v[7], a = v[8], n = v[9], t = v[10],
-    unknown = v[11] or '', u = v[12] or 0, s = v[13] or 0 }, v[1], v[2]
+    unknown = v[11] or '', u = v[12] or 0, s = v[13] or 0, back = v[14] }, v[1], v[2]
 end
 
 local function message_of(f, pool, lane)
@@ -120,7 +123,7 @@ end
 
 -- Which count a delayed message is in.
 local function kind_of(f)
-  local new = f.a == 0 and f.n == 0 and f.s == 0 and (f.unknown or '') == ''
+  local new = not f.back and f.a == 0 and f.n == 0 and f.s == 0 and (f.unknown or '') == ''
   return new and 'd' or 'a'
 end
 
@@ -189,8 +192,8 @@ end
 local function put(P, m, now, woken)
   if m.due < 0 then m.due = now - m.due end
   if m.due > now then
-    delay(P, { i = m.id, r = m.run, j = m.join, h = m.h, b = m.b, a = 0, n = 0, t = now, u = 0, s = 0 },
-      m.pool, m.lane, m.due)
+    delay(P, { i = m.id, r = m.run, j = m.join, h = m.h, b = m.b, a = 0, n = 0, t = now, u = 0, s = 0,
+      back = m.back }, m.pool, m.lane, m.due)
   else
     add(P, 's:', m, 0, 0, 0)
     woken[m.pool] = (woken[m.pool] or 0) + 1
@@ -213,21 +216,23 @@ local function take_aside(P, list, bytes, pool, lane)
   write_counts(P, counts)
 end
 
--- Lifts a pause piece by piece: moves at most `most` messages of its list back, in order, and
--- forgets the pause with the last. Returns how many it moved and how many are left.
+-- Lifts a pause piece by piece: moves at most `most` messages of its list back, or PIECE bytes, in
+-- order, and forgets the pause with the last. Returns how many it moved and how many are left.
 local function bring_back(P, pause, most, woken)
-  local list, counts = P .. 'aside:' .. pause, {}
-  local found = redis.call('LPOP', list, most) or {}
-  for _, bytes in ipairs(found) do
+  local list, counts, moved, size = P .. 'aside:' .. pause, {}, 0, 0
+  while moved < most and size < PIECE do
+    local bytes = redis.call('LPOP', list)
+    if not bytes then break end
     local f, pool, lane = unpacked(bytes)
     add(P, 'r:', message_of(f, pool, lane), f.a, f.n, f.t)
     tally(counts, pool, lane, 'a', #bytes, -1)
     woken[pool] = (woken[pool] or 0) + 1
+    moved, size = moved + 1, size + #bytes
   end
   write_counts(P, counts)
   local left = redis.call('LLEN', list)
   if left == 0 then redis.call('HDEL', P .. 'paused', pause) end
-  return #found, left
+  return moved, left
 end
 
 -- When leases are given a new term although nobody renewed them.
@@ -427,7 +432,6 @@ end
 local DEAD_NUMBER, DEAD_BYTES, MAX_PAYLOAD = 10000, 67108864, 262144 -- until `promote` notes them
 local CUT = 65536
 local TRIMMED = 20 -- letters a call trims
-local PIECE = 2097152 -- bytes of letters after which a call ends: each is read whole, 0.3 us a KB
 local REFERS = '"blob":' -- in the head of a message whose argument is in blob storage
 local TEN_YEARS = 315360000000 -- ms; who sweeps blobs knows dead.keep, and deletes the key
 
@@ -620,7 +624,9 @@ local function apply(P, argv, i, n, now, woken, fits, record)
       local m
       m, i = message_at(argv, i)
       bytes = bytes + #m.h + #m.b
-      if op == 'again' then m.due = retry_at(P, m.pool, m.due < 0 and now - m.due or m.due, now) end
+      if op == 'again' then
+        m.due, m.back = retry_at(P, m.pool, m.due < 0 and now - m.due or m.due, now), 1
+      end
       put(P, m, now, woken)
     elseif op == 'part' then
       bytes = bytes + #argv[i + 2]
@@ -1302,8 +1308,10 @@ redis.register_function{ function_name = 'aq1_fail', callback = fail, flags = { 
 --          {now_ms, false} when the worker holds no lease
 -- Nothing is handed out of a paused pool; what is met of a paused step, flow or tenant is put aside.
 -- On a full Redis: allowed (a delivery record is small). Cost: 8 reads, 2-4 us a message; 10 us of
--- one that is put aside, therefore at most 100 messages while there are pauses.
+-- one that is put aside, therefore at most 100 messages while there are pauses. A call ends behind
+-- PIECE bytes of bodies.
 local PAUSED_MOST = 100
+local AT_A_TIME = 64 -- messages between two looks at how large they were
 
 local function fetch(keys, argv)
   local P, worker, pool = keys[1], argv[1], argv[2]
@@ -1314,7 +1322,7 @@ local function fetch(keys, argv)
   -- Who asks lives: its lease goes on where it has run out and nobody has reaped it yet. What it is
   -- given would else be handed out again in a moment.
   if tonumber(term) <= now then new_term(P, worker, now) end
-  local out, aside, paused = {}, 0, pauses(P)
+  local out, aside, size, paused = {}, 0, 0, pauses(P)
   local cut = paused and room > PAUSED_MOST
   if cut then room = PAUSED_MOST end
   if pool_is_paused(paused, pool) then
@@ -1331,7 +1339,7 @@ local function fetch(keys, argv)
     aside = aside + 1
     return true
   end
-  local function read(stream, lane, most)
+  local function take(stream, lane, most)
     local got = redis.pcall('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', most, 'STREAMS', stream, '>')
     if got and got.err then
       make_queue(P, stream, pool .. ':' .. lane) -- a stranger made the stream: it has no group yet
@@ -1340,6 +1348,7 @@ local function fetch(keys, argv)
     if not got then return 0 end
     local entries = got[1][2]
     for _, entry in ipairs(entries) do
+      size = size + #(entry[2][10] or '')
       if not (paused and stopped(stream, lane, entry)) then
         local live, deadline, run = 1, 0, entry[2][4]
         if entry[2][3] == 'r' and run ~= '' then
@@ -1351,8 +1360,17 @@ local function fetch(keys, argv)
     end
     return #entries
   end
+  local function read(stream, lane, most)
+    local total, asked, n = 0, 0, 0
+    while total < most and size < PIECE and n == asked do
+      asked = math.min(AT_A_TIME, most - total)
+      n = take(stream, lane, asked)
+      total = total + n
+    end
+    return total
+  end
   for i = 5, #argv, 2 do
-    if room <= 0 then break end
+    if room <= 0 or size >= PIECE then break end
     local lane, quota = argv[i], math.min(tonumber(argv[i + 1]), room)
     local name = pool .. ':' .. lane
     for _, kind in ipairs({ 'r:', 's:' }) do
@@ -1368,7 +1386,7 @@ local function fetch(keys, argv)
       end
     end
   end
-  if aside > 0 or (cut and room <= 0) then -- it is to ask again, for what it did not get
+  if aside > 0 or (cut and room <= 0) or size >= PIECE then -- it is to ask again, for what it did not get
     redis.call('RPUSH', P .. 'wake:' .. worker, '1')
     redis.call('PEXPIRE', P .. 'wake:' .. worker, 60000)
   end
@@ -1523,19 +1541,28 @@ redis.register_function{ function_name = 'aq1_pause', callback = pause, flags = 
 -- ARGV[4]  payload   broker.max_payload: a larger dead letter is cut
 -- ARGV[5]  retries   "<retry.budget> <retry.per_second>"
 -- ARGV[6]  number    most dead letters                 ARGV[7]  bytes     most of them together
--- Returns  {messages moved, runs expired, next due ms or 0}
--- On a full Redis: allowed (moves, does not add). Cost: 5 us a message.
+-- Returns  {messages moved or, where there may be more, `most`, runs expired, next due ms or 0}
+-- On a full Redis: allowed (moves, does not add). Cost: 5 us a message; a call ends behind PIECE bytes.
+local SLICE = 50
+
 local function promote(keys, argv)
   local P = keys[1]
   local now = now_ms()
   local woken = {}
-  local due = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, argv[1])
-  for _, one in ipairs(undelay(P, due)) do
-    local f, pool, lane = one[1], one[2], one[3]
-    -- What a dead process held goes before newer work, though it had to wait for a free place.
-    add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
-    woken[pool] = (woken[pool] or 0) + 1
+  local most, moved, size, due = tonumber(argv[1]), 0, 0, nil
+  while moved < most and size < PIECE do
+    due = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, math.min(SLICE, most - moved))
+    if not due[1] then break end
+    for _, one in ipairs(undelay(P, due)) do
+      local f, pool, lane = one[1], one[2], one[3]
+      -- What a dead process held goes before newer work, though it had to wait for a free place.
+      add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
+      woken[pool] = (woken[pool] or 0) + 1
+      size = size + #f.h + #f.b
+    end
+    moved = moved + #due
   end
+  if size >= PIECE then moved = most end -- there may be more
   for _, pause in ipairs(pauses(P) or {}) do
     if pause.ending then bring_back(P, pause.text, 100, woken) end
   end
@@ -1555,7 +1582,7 @@ local function promote(keys, argv)
   end
   if argv[5] then redis.call('SET', P .. 'retries', argv[5]) end
   local first = redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')
-  return { #due, #late, tonumber(first[2] or '0') }
+  return { moved, #late, tonumber(first[2] or '0') }
 end
 
 redis.register_function{ function_name = 'aq1_promote', callback = promote, flags = { 'allow-oom' } }
