@@ -34,15 +34,20 @@ def parse_duration(value: DurationLike) -> timedelta:
 
 def format_duration(value: timedelta) -> str:
     """Return the shortest exact text that `parse_duration` reads back."""
-    milliseconds = round(value.total_seconds() * 1000)
-    if not milliseconds:
+    whole_ms = round(value.total_seconds() * 1000)
+    if not whole_ms:
         return "0s"
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if milliseconds % size == 0:
-            return f"{milliseconds // size}{unit}"
-    return f"{milliseconds}ms"
+        if whole_ms % size == 0:
+            return f"{whole_ms // size}{unit}"
+    return f"{whole_ms}ms"
 
 
 def wall_ms() -> int:
     """Return this machine's wall clock in milliseconds; deadlines use the broker's, never this."""
     return time.time_ns() // 1_000_000
+
+
+def milliseconds(duration: timedelta) -> int:
+    """Return *duration* as the store takes it: whole ms, what is less than one cut off."""
+    return int(duration.total_seconds() * 1000)

@@ -23,7 +23,7 @@ from agentq.broker.publisher import Publisher
 from agentq.broker.services import Services
 from agentq.broker.step import Step, kind_of
 from agentq.broker.task import Task
-from agentq.clock import DurationLike, parse_duration
+from agentq.clock import DurationLike, milliseconds, parse_duration
 from agentq.errors import BrokerNotConfigured, DefinitionError
 from agentq.settings import Settings, load_settings
 from agentq.store import fail_points, skew
@@ -40,11 +40,6 @@ EMBED = "agentq.embed"
 
 PLACEHOLDER = "agentq://"
 """The broker URL in Celery's configuration: an app can be declared before a broker runs."""
-
-
-def milliseconds(duration: timedelta) -> int:
-    """Return whole milliseconds, as the functions take them."""
-    return int(duration.total_seconds() * 1000)
 
 
 class CeleryApp(Celery):  # type: ignore[misc]

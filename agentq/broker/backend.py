@@ -29,6 +29,7 @@ from agentq.broker import joins, outbox, serializer
 from agentq.broker.outbox import Outbox
 from agentq.broker.publisher import active, staging
 from agentq.broker.terms import Terms
+from agentq.clock import milliseconds
 from agentq.errors import BrokerUnavailable
 from agentq.outcome import sendable, text_of
 from agentq.store import calls, effects
@@ -165,7 +166,7 @@ class Backend(PlainBackend):
         stream, _ = self._fence(request)
         if stream:
             request.__dict__[outbox.ATTRIBUTE] = Outbox()
-            request.__dict__[_AFTER_MS] = int(after.total_seconds() * 1000)
+            request.__dict__[_AFTER_MS] = milliseconds(after)
         return bool(stream)
 
     def settle(self, request: Any) -> None:

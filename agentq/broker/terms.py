@@ -6,14 +6,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from agentq.clock import milliseconds
 from agentq.store.calls import Letters
 
 if TYPE_CHECKING:
     from agentq.settings import Settings
-
-
-def _ms(duration: timedelta) -> int:
-    return int(duration.total_seconds() * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +45,18 @@ class Terms:
         """Return what *settings* say."""
         broker = settings.broker
         return cls(
-            timeout_ms=_ms(broker.timeout),
-            lease_ms=_ms(settings.worker.lease),
+            timeout_ms=milliseconds(broker.timeout),
+            lease_ms=milliseconds(settings.worker.lease),
             delivery_limit=broker.delivery_limit,
-            dedupe_ms=_ms(broker.dedupe_ttl),
-            keep_ms=_ms(settings.runs.keep),
+            dedupe_ms=milliseconds(broker.dedupe_ttl),
+            keep_ms=milliseconds(settings.runs.keep),
             max_length=broker.max_length,
             max_bytes=broker.max_bytes,
             max_payload=broker.max_payload,
             replicated=broker.durable == "replica",
-            park_ms=_ms(broker.park_limit),
+            park_ms=milliseconds(broker.park_limit),
             letters=Letters(
-                keep_ms=_ms(settings.dead.keep),
+                keep_ms=milliseconds(settings.dead.keep),
                 max_number=settings.dead.max_number,
                 max_bytes=settings.dead.max_bytes,
                 max_payload=broker.max_payload,

@@ -14,9 +14,10 @@ from celery.exceptions import Reject
 
 from agentq.blobs import Blobs, chosen
 from agentq.broker import joins, outbox
-from agentq.broker.app import App, milliseconds
+from agentq.broker.app import App
 from agentq.broker.sequence import Part, sequence_of
 from agentq.broker.serializer import dumps, loads
+from agentq.clock import milliseconds
 from agentq.errors import (
     BlobMissing,
     BlobsUnavailable,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -15,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agentq.broker import routing, serializer
 from agentq.broker.publisher import refused
-from agentq.clock import DurationLike, parse_duration
+from agentq.clock import DurationLike, milliseconds, parse_duration
 from agentq.errors import InvalidArgument, NotReplicated, QueueFull
 from agentq.flows.graph import Graph, StepNode
 from agentq.flows.pressure import Patience, batch_size
@@ -222,7 +221,7 @@ class Flow:
             routing.priority_of(priority)
             message = message._replace(lane=priority)
         # 0 would mean no deadline: one that is over at once is a millisecond away.
-        within = max(1, self._ms(parse_duration(deadline))) if deadline is not None else 0
+        within = max(1, milliseconds(parse_duration(deadline))) if deadline is not None else 0
         record = {"flow": self.name, "v": 1}
         if key is not None:
             record["key"] = key
@@ -242,13 +241,9 @@ class Flow:
             work.insert(0, effects.spend(len(body)))
         return _New(run, calls.enqueue(app.store.keys.prefix, admission, work, run=new_run), blobs)
 
-    @staticmethod
-    def _ms(duration: timedelta) -> int:
-        return int(duration.total_seconds() * 1000)
-
     @cached_property
     def _keep_ms(self) -> int:
-        return self._ms(self._app.settings.runs.keep)
+        return milliseconds(self._app.settings.runs.keep)
 
     def _replicated(self, durable: Durable | None) -> bool:
         chosen = durable or self._app.settings.broker.durable

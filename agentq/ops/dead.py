@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from agentq.broker import envelope
+from agentq.clock import milliseconds
 from agentq.errors import LetterNotFound
 from agentq.store import calls
 from agentq.store.client import Store
@@ -210,7 +211,7 @@ def _start(store: Store, since: timedelta | None) -> bytes:
         return b"-"
     seconds, micros = store.command("TIME")
     now_ms = int(seconds) * 1000 + int(micros) // 1000
-    return str(max(0, now_ms - int(since.total_seconds() * 1000))).encode()
+    return str(max(0, now_ms - milliseconds(since))).encode()
 
 
 def _letter(entry: bytes, flat: Any) -> Letter:

@@ -18,6 +18,7 @@ import orjson
 from agentq.broker import envelope, publisher, routing
 from agentq.broker.message import message_of
 from agentq.broker.terms import Terms
+from agentq.clock import milliseconds
 from agentq.errors import PayloadTooLarge
 from agentq.store import calls
 from agentq.store.kombu_lists import KombuLists, lists_of
@@ -95,7 +96,7 @@ def _moved_unacked(aq: AgentQ, lists: KombuLists, pool_of: dict[str, str]) -> It
 
 def _copied(aq: AgentQ, raw: bytes, pool: str) -> bool:
     """Copy one of kombu's messages, once; return whether it is in our queues now."""
-    terms = replace(Terms.of(aq.settings), dedupe_ms=int(MARKED.total_seconds() * 1000))
+    terms = replace(Terms.of(aq.settings), dedupe_ms=milliseconds(MARKED))
     try:
         message: Any = orjson.loads(raw)
         if message["properties"].get("body_encoding") == "base64":

@@ -13,6 +13,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 
+from agentq.clock import milliseconds
 from agentq.errors import DeadLettersFull
 from agentq.flows.app import AgentQ
 from agentq.store import calls
@@ -163,4 +164,4 @@ def sources(store: Store, *, pool: str = "", lane: str = "") -> Iterator[str]:
 
 def ago(duration: timedelta | None) -> int:
     """Return `Fitting.before_ms` for what is older than *duration*."""
-    return -max(1, int(duration.total_seconds() * 1000)) if duration is not None else 0
+    return -max(1, milliseconds(duration)) if duration is not None else 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 
 from agentq.broker import envelope
+from agentq.clock import milliseconds
 from agentq.ops.dead import Wanted, letters
 from agentq.ops.pausing import Kind, sources
 from agentq.ops.status import CellStatus, read_status
@@ -112,8 +113,7 @@ class _Search:
         yield from self._fan_ins()
         for letter in letters(self._store, Wanted()):
             if letter.run == self._run:
-                age = int((datetime.fromtimestamp(self._now_ms / 1000, UTC) - letter.died)
-                          .total_seconds() * 1000)  # fmt: skip
+                age = milliseconds(datetime.fromtimestamp(self._now_ms / 1000, UTC) - letter.died)
                 said = f"is dead letter {letter.id}: {letter.reason}"
                 yield Wait(step=letter.task, where="dead letter", said=said, for_ms=age)
 

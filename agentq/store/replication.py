@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from agentq.clock import format_duration
+from agentq.clock import format_duration, milliseconds
 from agentq.errors import NotReplicated
 from agentq.store.keys import REPLICATED
 
@@ -62,7 +62,7 @@ def replicas_of(info: Mapping[str, Any] | bytes) -> tuple[Replica, ...]:
 
 def confirmation(keys: Keys, timeout: timedelta | None) -> list[Call]:
     """Return what is sent behind writes on their connection; the last answer is for `confirmed`."""
-    limit_ms = int(_limit(timeout).total_seconds() * 1000) if timeout else 0  # 0: for ever
+    limit_ms = milliseconds(_limit(timeout)) if timeout else 0  # 0: for ever
     return [("PUBLISH", f"{keys.prefix}{REPLICATED}", ""), ("WAIT", REPLICAS, limit_ms)]
 
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from celery import signals
 from celery.worker import state as worker_state
 
-from agentq.broker.app import milliseconds
+from agentq.clock import milliseconds
 from agentq.errors import BlobsUnavailable, BrokerUnavailable
 from agentq.host.parent import begin_child
 from agentq.observe import logs

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery.worker import state as worker_state
 
-from agentq.broker.app import milliseconds
 from agentq.broker.parking import Parking
+from agentq.clock import milliseconds
 from agentq.errors import BlobsUnavailable, BrokerUnavailable
 from agentq.store import calls
 from agentq.worker.delivery import Delivery, Settled, Unknown, judge

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from agentq.clock import wall_ms
+from agentq.clock import milliseconds, wall_ms
 from agentq.errors import BrokerUnavailable
 from agentq.store import calls, skew
 from agentq.timing.deadline import BrokerClock
@@ -42,7 +42,7 @@ class Lease:
         """Keep the parts; *on_lost* is called with *worker*, from the thread, once it is reaped."""
         self.worker = worker
         self._store = store
-        self._lease_ms = int(lease.total_seconds() * 1000)
+        self._lease_ms = milliseconds(lease)
         self._hang = hang_timeout.total_seconds()
         self._clock = clock
         self._report = report

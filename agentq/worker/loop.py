@@ -31,8 +31,8 @@ from celery import signals
 from celery.worker import state as worker_state
 
 from agentq.broker import routing
-from agentq.broker.app import milliseconds
 from agentq.broker.policy import InOrder
+from agentq.clock import milliseconds
 from agentq.errors import BrokerUnavailable
 from agentq.store import calls
 from agentq.store.client import AsyncStore, Store

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from agentq.broker.app import milliseconds
 from agentq.broker.context import Context
-from agentq.clock import format_duration
+from agentq.clock import format_duration, milliseconds
 from agentq.errors import DeadlineExceeded, StepTimeout
 from agentq.store import calls, effects
 from agentq.timing.deadline import shortest

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from agentq.broker.terms import Terms
+from agentq.clock import milliseconds
 from agentq.errors import BrokerUnavailable
 from agentq.store import calls
 
@@ -66,8 +67,8 @@ class Sweeper:
         """Keep the parts."""
         self._store = store
         self._clock = clock
-        lease_ms = int(settings.worker.lease.total_seconds() * 1000)
-        self._keep_ms = int(settings.runs.keep.total_seconds() * 1000)
+        lease_ms = milliseconds(settings.worker.lease)
+        self._keep_ms = milliseconds(settings.runs.keep)
         terms = Terms.of(settings)
         self._letters, self._retries = terms.letters, terms.retries
         self._limit = settings.broker.delivery_limit

@@ -17,11 +17,11 @@ from typing import Any
 from celery.exceptions import TaskRevokedError
 
 from agentq.broker import serializer
-from agentq.broker.app import milliseconds
 from agentq.broker.context import Context
 from agentq.broker.envelope import Malformed
 from agentq.broker.publisher import staging
 from agentq.broker.task import CALLED
+from agentq.clock import milliseconds
 from agentq.errors import BlobMissing, BlobsUnavailable, BrokerUnavailable
 from agentq.flows.compiler import Place
 from agentq.outcome import Err, text_of

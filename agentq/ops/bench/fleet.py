@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from agentq.broker import routing
 from agentq.broker.policy import InOrder
+from agentq.clock import milliseconds
 from agentq.errors import BenchFailed, BrokerUnavailable
 from agentq.store import calls
 from agentq.store.address import Address
@@ -125,7 +126,7 @@ class Fleet:
     def __enter__(self) -> Self:
         """Give each a lease and start them; return when all are idle."""
         prefix = self._store.keys.prefix
-        lease_ms = int(_LEASE.total_seconds() * 1000)
+        lease_ms = milliseconds(_LEASE)
         self._store.ensure_functions()
         self._store.pipeline(
             [
