@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import IO, Self
 
 from agentq.errors import BenchFailed
-from agentq.host.allocator import launch_environment
 from agentq.ops.bench.gauge import Gauge
 from agentq.ops.bench.ledger import PATH_VARIABLE, Ledger, Mark, Tally
 from agentq.ops.bench.processes import Memory, end_tree, memory
 from agentq.ops.bench.producer import Order
 from agentq.ops.bench.rows import Row, Test
+from agentq.ops.bench.server import private_server
 from agentq.ops.bench.systems import System
-from agentq.store.embedded import EmbeddedServer
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - made private by mkdtemp
 _PRODUCER_TIMEOUT_S = 120.0
@@ -76,13 +75,7 @@ class Arena:
             self._folder = folder
             self._ledger_path = Path(shared) / "ledger"
             self.ledger = Ledger.create(self._ledger_path)
-            self._server = EmbeddedServer(
-                data_dir=folder / "server",
-                program=self._program,
-                environment=launch_environment("jemalloc"),  # as `agentq up` starts it
-            )
-            stack.callback(self._server.stop)
-            self._server.start()
+            self._server = stack.enter_context(private_server(self._program))
             self._stack = stack.pop_all()
         return self
 

@@ -9,21 +9,18 @@ shared machine a single execution may have been interrupted, and of those the lo
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from agentq.host.allocator import launch_environment
+from agentq.ops.bench.server import private_server
 from agentq.store import calls, effects
 from agentq.store.address import parse
 from agentq.store.calls import Call
 from agentq.store.client import Store
 from agentq.store.effects import Effect, Message
-from agentq.store.embedded import EmbeddedServer
 
 LIMIT_US = 5000
 """No function may hold the server longer."""
@@ -71,12 +68,7 @@ def measure_functions(*, rounds: int = 5, server: Path | None = None) -> list[He
     Raises:
         ServerNotFound: there is no Valkey or Redis to start.
     """
-    folder = Path(tempfile.mkdtemp(prefix="aqf-"))
-    embedded = EmbeddedServer(
-        data_dir=folder, program=server, environment=launch_environment("jemalloc")
-    )
-    try:
-        embedded.start()
+    with private_server(server) as embedded:
         found: list[Times] = []
         for _ in range(rounds):
             store = Store(address=parse(embedded.url), timeout=timedelta(seconds=30))
@@ -85,9 +77,6 @@ def measure_functions(*, rounds: int = 5, server: Path | None = None) -> list[He
                 found.append(Round(store).run())
             finally:
                 store.close()
-    finally:
-        embedded.stop()
-        shutil.rmtree(folder)
     return [
         Held(
             *what,

@@ -10,8 +10,6 @@ taken off and is a figure of its own, as is what their sweeps cost, which `fleet
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,14 +18,13 @@ from pathlib import Path
 from threading import Semaphore
 
 from agentq.errors import BenchFailed
-from agentq.host.allocator import launch_environment
 from agentq.ops.bench.figures import Figure
 from agentq.ops.bench.fleet import KEEP_MS, POOL, Fleet
+from agentq.ops.bench.server import private_server
 from agentq.store import calls, effects
 from agentq.store.address import parse
 from agentq.store.client import Store
 from agentq.store.effects import Message
-from agentq.store.embedded import EmbeddedServer
 from agentq.worker.sweeper import pace
 
 READERS = (2, 200, 1000)
@@ -74,17 +71,9 @@ def measure_herd(
         ServerNotFound: there is no Valkey or Redis to start.
         BenchFailed: a message was not taken, or the workers did not start.
     """
-    folder = Path(tempfile.mkdtemp(prefix="aqh-"))
-    embedded = EmbeddedServer(
-        data_dir=folder, program=server, environment=launch_environment("jemalloc")
-    )
-    try:
-        embedded.start()
+    with private_server(server) as embedded:
         costs = [_measured(embedded.url, count, messages, rest_s) for count in readers]
         sweep_us = _sweep_us(embedded.url)
-    finally:
-        embedded.stop()
-        shutil.rmtree(folder)
     return _figures(costs, sweep_us)
 
 

@@ -6,18 +6,15 @@ has just loaded its data would meet them all at once.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
 from agentq.errors import BenchFailed
-from agentq.host.allocator import launch_environment
 from agentq.ops.bench.figures import Figure
 from agentq.ops.bench.fleet import Fleet
+from agentq.ops.bench.server import private_server
 from agentq.store.address import parse
-from agentq.store.embedded import EmbeddedServer
 
 WORKERS = 200
 DOWN_S = 4.0
@@ -37,22 +34,16 @@ def measure_reconnect(
         ServerNotFound: there is no Valkey or Redis to start.
         BenchFailed: not all came back.
     """
-    folder = Path(tempfile.mkdtemp(prefix="aqr-"))
-    embedded = EmbeddedServer(
-        data_dir=folder, program=server, environment=launch_environment("jemalloc")
-    )
-    try:
-        embedded.start()
-        with Fleet(address=parse(embedded.url), count=workers) as fleet:
-            embedded.stop()
-            time.sleep(down_s)  # the fault: they try again meanwhile
-            for worker in fleet.workers:
-                worker.store.answered_at = None
-            embedded.start()
-            times = _back_s(fleet, time.monotonic())
-    finally:
+    with (
+        private_server(server) as embedded,
+        Fleet(address=parse(embedded.url), count=workers) as fleet,
+    ):
         embedded.stop()
-        shutil.rmtree(folder)
+        time.sleep(down_s)  # the fault: they try again meanwhile
+        for worker in fleet.workers:
+            worker.store.answered_at = None
+        embedded.start()
+        times = _back_s(fleet, time.monotonic())
     most = Counter(int(one * 10) for one in times).most_common(1)[0][1]
     return [
         Figure(f"the first of {workers} workers is back after", times[0], "s"),

@@ -1,0 +1,31 @@
+"""A server of a benchmark's own, as `agentq up` starts it; gone afterwards with its data."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentq.host.allocator import launch_environment
+from agentq.store.embedded import EmbeddedServer
+
+
+@contextmanager
+def private_server(program: Path | None) -> Iterator[EmbeddedServer]:
+    """Run *program*, None: the one that is embedded.
+
+    Raises:
+        ServerNotFound: there is no Valkey or Redis to start.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="aqb-"))
+    server = EmbeddedServer(
+        data_dir=folder, program=program, environment=launch_environment("jemalloc")
+    )
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder)
