@@ -108,6 +108,12 @@ class Pool(Section):
     cpus: Annotated[Cores, AfterValidator(distinct)] | None = setting(
         None, "cores", "Cores that its processes are pinned to; unset: placed for you"
     )
+    memory: Whole | None = setting(
+        None, "bytes", "A process' limit; unset: what the plan gives it", at_least=64 * 2**20
+    )
+    cpu_quota: Whole | None = setting(
+        None, "percent of a core", "A process' limit in its unit; unset: none", at_least=1
+    )
 
 
 class Model(Section):
