@@ -238,6 +238,10 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         queue, room = self._asked
         if answer is None:
             return False
+        if monotonic() - self._brpop_sent_at >= self.terms.lease_ms / 1000:
+            # Stopped meanwhile: others may have by now what came, so it counts as never arrived.
+            self._to_ask.append(queue)
+            return False
         now_ms, entries = answer
         self.ahead_ms = wall_ms() - now_ms
         if entries is None:  # nil: no lease

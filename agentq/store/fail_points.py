@@ -2,7 +2,7 @@
 
 ::
 
-    AGENTQ_CRASH=name[:n][@file]
+    AGENTQ_CRASH=name[:n][@file][!stop]
 
     name   <moment>-<function>, such as ``after-complete``; every function of the library has all
            three moments, so a new one has its points by itself:
@@ -12,6 +12,7 @@
     n      the n-th call in one process, the first if left out; a forked child counts on
     file   the process that is the first to create this file ends, and no other: without it each
            process that a supervisor starts anew ends there too
+    stop   it does not end but stands still, as on SIGSTOP, until it gets SIGCONT
 
 No setting: it stands in no file, and a production environment has no use for it. It is read when
 a client is made: without it the connections are redis-py's own, and nothing here runs. With it
@@ -38,7 +39,7 @@ from agentq.settings.sources import CRASH_VARIABLE
 from agentq.store import library
 
 MOMENTS = ("before", "sent", "after")
-_FORM = re.compile(r"(?P<name>[a-z_-]+)(:(?P<n>[1-9][0-9]*))?(@(?P<file>.+))?")
+_FORM = re.compile(r"(?P<name>[a-z_-]+)(:(?P<n>[1-9][0-9]*))?(@(?P<file>[^!]+))?(?P<stop>!stop)?")
 _CRLF = b"\r\n"
 
 Packed = bytes | Iterable[bytes]
@@ -53,11 +54,14 @@ def names() -> list[str]:
 class FailPoint:
     """The chosen point of this process."""
 
-    def __init__(self, *, name: str, n: int = 1, file: Path | None = None) -> None:
+    def __init__(
+        self, *, name: str, n: int = 1, file: Path | None = None, stops: bool = False
+    ) -> None:
         """Keep which point it is, at the how many-th call it is reached, and who may end there."""
         self.name = name
         self._n = n
         self._file = file
+        self._signal = signal.SIGSTOP if stops else signal.SIGKILL
         self._passes = itertools.count(1)  # threads share it
 
     def pass_by(self, moment: str, functions: Iterable[str]) -> None:
@@ -72,7 +76,7 @@ class FailPoint:
                 self._file.touch(exist_ok=False)
             except FileExistsError:
                 return
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), self._signal)
 
 
 @cache
@@ -95,7 +99,7 @@ def parse(text: str) -> FailPoint:
     form = _FORM.fullmatch(text)
     if form is None:
         raise SettingsError(
-            f"{CRASH_VARIABLE} = {text!r}: write name[:n][@file], such as after-complete:3"
+            f"{CRASH_VARIABLE} = {text!r}: write name[:n][@file][!stop], such as after-complete:3"
         )
     if form["name"] not in names():
         raise SettingsError(
@@ -103,7 +107,7 @@ def parse(text: str) -> FailPoint:
             f"{'-, '.join(MOMENTS)}- and one of {', '.join(library.functions())}"
         )
     file = Path(form["file"]) if form["file"] else None
-    return FailPoint(name=form["name"], n=int(form["n"] or 1), file=file)
+    return FailPoint(name=form["name"], n=int(form["n"] or 1), file=file, stops=bool(form["stop"]))
 
 
 def arm(client: Any) -> None:

@@ -184,6 +184,7 @@ class Loop:
             on_lost=self._on_lost,
             clock=self._clock,
             poll=settings.worker.poll,
+            lease=settings.worker.lease,
         )
         self._waker = Waker(
             address=self.aq.address,

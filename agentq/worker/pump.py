@@ -67,6 +67,7 @@ class Pump:
         on_lost: Callable[[str], None],
         clock: BrokerClock,
         poll: timedelta,
+        lease: timedelta,
     ) -> None:
         """Keep the parts; *on_lost* is called with the name whose fetch finds no lease."""
         self._store = store
@@ -79,6 +80,7 @@ class Pump:
         self._on_lost = on_lost
         self._clock = clock
         self._poll = poll.total_seconds()
+        self._lease = lease.total_seconds()
         self._outgoing: deque[Outgoing] = deque()
         self._hungry = set(pools)
         self._fetching = True
@@ -156,15 +158,20 @@ class Pump:
             quotas = self._selection.quotas(slots, self._turns[pool])
             prefix = self._store.keys.prefix
             trip.append(calls.fetch(prefix, worker, pool, slots, self._hands.load, quotas))
+        began = time.monotonic()
         try:
             replies = await self._store.pipeline(trip)
         except BrokerUnavailable as error:
             await self._hold(outgoing, error)
             return
         self._pause = 0.0
-        fetched = replies[len(replies) - len(asked) :]
-        for (pool, slots), reply in zip(asked, fetched, strict=True):
-            self._take(worker, pool, slots, reply)
+        if time.monotonic() - began < self._lease:
+            fetched = replies[len(replies) - len(asked) :]
+            for (pool, slots), reply in zip(asked, fetched, strict=True):
+                self._take(worker, pool, slots, reply)
+        else:  # stopped meanwhile: others may have by now what came, so it counts as never arrived
+            self._hungry.update(self._pools)
+            self._unsure = True
         for (_, task_ids), reply in zip(grouped, replies, strict=False):
             self._check(task_ids, reply)
 

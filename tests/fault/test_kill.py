@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from agentq.runs.handle import RunHandle
+from agentq.settings.sources import CRASH_VARIABLE
 from tests.support.ledger import Ledger
 from tests.support.running import BOTH_POOLS, Running, running
 from tests.support.waiting import wait_until
@@ -130,6 +131,28 @@ def test_a_worker_stopped_longer_than_its_lease_is_refused_and_works_on(
         assert {line.split()[2] for line in after} == {"frozen@test", "other@test"}
         assert handle.result() == list(range(WIDTH))
     assert ledger.counts("body") == {f"body {handle.id}": 1, f"body {again.id}": 1}
+
+
+@pytest.mark.parametrize("pool", ["agentq", "prefork"])
+def test_what_reaches_a_worker_that_was_stopped_for_longer_than_its_lease_is_not_begun(
+    pool: str, start: Start, ledger: Ledger
+) -> None:
+    with start() as app:
+        handle = submit(app, "one", 7)
+        options = ("-Q", "shared", *(("-P", pool, "-c", "1") if pool != "agentq" else ()))
+        app.variables[CRASH_VARIABLE] = "sent-fetch!stop"
+        frozen = app.new_worker("frozen", options=options)
+        del app.variables[CRASH_VARIABLE]
+        frozen.start(wait=False)
+        wait_until(lambda: pending(app), "it has been handed the step")
+        app.worker("other")
+        try:
+            assert handle.result(timeout=20) == 7
+        finally:
+            frozen.send(signal.SIGCONT)
+        wait_until(lambda: "lost" in frozen.log(), "it notices")
+        assert submit(app, "one", 8).result(timeout=10) == 8
+    assert ledger.lines("quick 7") == ["quick 7 other@test"]
 
 
 def test_a_step_that_blocks_the_loop_for_less_than_the_limit_keeps_its_lease(

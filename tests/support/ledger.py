@@ -31,7 +31,7 @@ class Ledger:
         return cls(Path(path))
 
     def lines(self, beginning: str = "") -> list[str]:
-        lines = self.path.read_text().splitlines()
+        lines = self.path.read_text().split("\n")[:-1]  # the last may still be being written
         return [line for line in lines if line.startswith(beginning)]
 
     def count(self, line: str) -> int:

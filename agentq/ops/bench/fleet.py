@@ -66,6 +66,7 @@ class IdleWorker:
         self._pump = Pump(
             store=self.store, worker=name, pools=[POOL], selection=InOrder(routing.LANES),
             hands=hands, on_lost=lambda _: None, clock=BrokerClock(), poll=_POLL,
+            lease=_WAIT,
         )  # fmt: skip
         self._waker = Waker(
             address=address, worker=name, lease=_WAIT, on_work=self._wake, on_cancel=lambda _: None

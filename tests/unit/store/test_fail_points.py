@@ -56,7 +56,9 @@ def test_a_name_that_there_is_not_is_refused_with_those_there_are() -> None:
 
 @pytest.mark.parametrize("text", ["before-fetch:0", "before-fetch:", "before-fetch:x", ":1", "a b"])
 def test_another_form_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(SettingsError, match=r"write name\[:n\]\[@file\], such as after-complete:3"):
+    with pytest.raises(
+        SettingsError, match=r"write name\[:n\]\[@file\]\[!stop\], such as after-complete:3"
+    ):
         fail_points.parse(text)
 
 
