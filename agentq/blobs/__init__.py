@@ -11,7 +11,8 @@ sha256  names the content (the same bytes written again, by a retry, are the sam
         compared when it is read
 """
 
+from agentq.blobs.endings import Endings
 from agentq.blobs.payloads import Blobs
 from agentq.blobs.store import BlobStore, chosen
 
-__all__ = ["BlobStore", "Blobs", "chosen"]
+__all__ = ["BlobStore", "Blobs", "Endings", "chosen"]

@@ -143,17 +143,21 @@ def _print_workers(console: Console, found: CellStatus) -> None:
     table = plain_table(
         "worker", "pools", ">process", "cores", ">running", ">slots", ">done", "lease"
     )
-    skewed = []
     for worker in found.workers:
-        if abs(worker.skew_ms) > SKEW_SHOWN_MS:
-            skewed.append(worker)
         lease = f"{worker.lease_ms / 1000:.0f} s left" if worker.lease_ms > 0 else "[red]lost[/red]"
         table.add_row(
             worker.name, ", ".join(worker.pools), str(worker.pid), format_cores(worker.cores),
             str(worker.running), str(worker.slots), str(worker.done), lease,
         )  # fmt: skip
     console.print(table)
-    for worker in skewed:
+    for worker in found.workers:
+        if worker.unwritten:
+            console.print(
+                f"  [yellow]blobs[/yellow] of {worker.unwritten} ended steps of {worker.name} "
+                "can not be written (its log says why)"
+            )
+        if abs(worker.skew_ms) <= SKEW_SHOWN_MS:
+            continue
         off = f"{abs(worker.skew_ms) / 1000:.0f} s {'ahead of' if worker.skew_ms > 0 else 'behind'}"
         console.print(f"  [yellow]clock[/yellow] of {worker.name}: {off} the broker's")
 

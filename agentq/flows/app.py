@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from celery.exceptions import Reject
 
-from agentq.blobs import Blobs, chosen
+from agentq.blobs import Blobs, Endings, chosen
 from agentq.broker import joins, outbox
 from agentq.broker.app import App
 from agentq.broker.sequence import Part, sequence_of
@@ -21,6 +21,7 @@ from agentq.clock import milliseconds
 from agentq.errors import (
     BlobMissing,
     BlobsUnavailable,
+    BrokerUnavailable,
     DefinitionError,
     UnknownFlow,
 )
@@ -198,6 +199,11 @@ class AgentQ(App):
             timeout=settings.blobs.timeout,
         )
 
+    @cached_property
+    def blob_endings(self) -> Endings:
+        """Return what writes the blobs of steps that have ended."""
+        return Endings(blobs=self.blobs, limit=self.settings.blobs.write_limit)
+
     def _blobs_folder(self) -> Path:
         return (self.settings.embedded.data_dir or default_data_dir()) / "blobs"
 
@@ -273,7 +279,14 @@ class AgentQ(App):
             self._store(place.run, outcome, box)
 
     def _store(self, run: str, result: bytes, box: outbox.Outbox) -> None:
-        """Write the blobs of a step's end; its result document may refer to one as well."""
+        """Write the blobs of a step's end; its result document may refer to one as well.
+
+        Raises:
+            Reject: they could not be written in time: the message is handed out again.
+        """
         if reference := self.compiler.reference_to(run, result, box.blobs):
             box.effects[:] = [_referring(effect, reference) for effect in box.effects]
-        self.blobs.put(box.blobs)
+        try:
+            self.blob_endings.put(box.blobs)
+        except (BlobsUnavailable, BrokerUnavailable) as error:
+            raise Reject(str(error), requeue=True) from error

@@ -64,6 +64,8 @@ class Worker:
     """Left of its lease; below 0 it is taken for dead."""
     skew_ms: int
     """How far its wall clock is ahead of the broker's."""
+    unwritten: int = 0
+    """Of those that run: ended, and waiting for blob storage that can not be written."""
 
     @property
     def state(self) -> Literal["up", "lost"]:
@@ -267,6 +269,7 @@ def _workers(store: Store, leases: list[tuple[bytes, float]], now_ms: int) -> tu
             done=said.get("done", 0),
             lease_ms=int(until) - now_ms,
             skew_ms=said.get("skew_ms", 0),
+            unwritten=said.get("unwritten", 0),
         )
         found.append(worker)
     return tuple(sorted(found, key=lambda worker: worker.name))

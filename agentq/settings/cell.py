@@ -91,6 +91,12 @@ class Blobs(Section):
         "One of no run is deleted after this; longer than any submit(wait=)",
         at_least=timedelta(hours=1),
     )
+    write_limit: Duration = setting(
+        timedelta(hours=1),
+        "duration",
+        "A step that has ended waits this long for a place that can not be written, then it is "
+        "handed back, uncharged",
+    )
 
 
 class Dead(Section):

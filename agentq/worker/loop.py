@@ -261,12 +261,9 @@ class Loop:
     async def _release(self) -> None:
         settings = self._settings
         call = calls.release(
-            self._store.keys.prefix,
-            self.worker,
-            died=False,
-            limit=settings.broker.delivery_limit,
-            keep_ms=milliseconds(settings.runs.keep),
-        )
+            self._store.keys.prefix, self.worker, died=False,
+            limit=settings.broker.delivery_limit, keep_ms=milliseconds(settings.runs.keep),
+        )  # fmt: skip
         try:
             while await self._store.call(call) >= calls.HANDED_BACK:
                 pass
@@ -348,6 +345,8 @@ class Loop:
             "skew_ms": self._lease.skew_ms if hasattr(self, "_lease") else 0,
             "done": worker_state.all_total_count[0],
         }
+        if unwritten := self.aq.blob_endings.waiting:
+            report["unwritten"] = unwritten
         return orjson.dumps(report)
 
     # -- what the settings say --------------------------------------------------------------------

@@ -7,6 +7,7 @@ def task                `celery_tasks.ThreadTasks`: Celery's own tracer, in a th
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import os
@@ -141,19 +142,37 @@ class Tracer:
             reference = ""
             if blobs := delivery.outbox.blobs:
                 reference = parts.app.compiler.reference_to(delivery.run, result, blobs)
-                await parts.app.blobs.aput(blobs)
         except RunExpired as error:
-            # The completion finds the deadline passed as well and ends the run as expired.
-            logger.info("%s[%s]: %s", step.name, delivery.id, error)
-            delivery.outbox.effects.clear()
+            self._expired(delivery, error)
             return None
         except Exception as error:  # noqa: BLE001 -- whatever a step raises is its outcome
             return self._raised(delivery, context, place, error, began)
         ran = time.monotonic() - began
+        if blobs:
+            try:
+                await self._write(blobs, context)
+            except RunExpired as error:
+                self._expired(delivery, error)
+                return None
         self._note(delivery, context, "done", started_ms, ran)
         delivery.outbox.effects.append(self._success(delivery, result, reference))
         parts.events.succeeded(delivery, result, ran)
         return None
+
+    async def _write(self, blobs: dict[str, bytes], context: Context) -> None:
+        """Write what an ended step leaves; a place that fails is no outcome of the step."""
+        left = context.remaining()
+        try:
+            async with asyncio.timeout(left.total_seconds() if left is not None else None):
+                await self._parts.app.blob_endings.aput(blobs)
+        except TimeoutError as error:
+            raise RunExpired("its blobs could not be written before its run's deadline") from error
+
+    @staticmethod
+    def _expired(delivery: Delivery, error: RunExpired) -> None:
+        # The completion finds the deadline passed as well and ends the run as expired.
+        logger.info("%s[%s]: %s", delivery.task.name, delivery.id, error)
+        delivery.outbox.effects.clear()
 
     def _raised(
         self, delivery: Delivery, context: Context, place: Place, error: Exception, began: float

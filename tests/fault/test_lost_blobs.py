@@ -6,14 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agentq.errors import BlobsUnavailable, RunFailed
+from agentq.errors import BlobsUnavailable, DeadlineExceeded, RunFailed
 from agentq.ops.dead import Wanted, letters
-from agentq.ops.status import read_status
+from agentq.ops.status import Worker, read_status
 from tests.integration.test_blobs import FOLDER, LARGE, WAIT, blobs_of, swept
 from tests.support.ledger import Ledger
 from tests.support.running import Running, running
@@ -92,33 +93,90 @@ def test_a_worker_that_does_not_share_the_folder_parks_the_step_for_one_that_doe
     assert found.ledger.count("same") == 1
 
 
-def test_a_folder_that_can_not_be_written_is_an_error_of_the_submit_and_of_the_step(
+def test_a_folder_that_can_not_be_written_is_an_error_of_the_submit(
     found: Running, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    found.variables[FOLDER] = str(tmp_path / "file" / "blobs")
-    found.worker()
-    with pytest.raises(RunFailed, match=r"blobs.directory\) can not be written: Not a") as failed:
-        found.app.growing.submit(300_000).result(timeout=WAIT)
-    assert failed.value.kind == "BlobsUnavailable"
-    assert found.ledger.count("grow") == 2, "it was tried again, as its retries say"
-    assert found.app.growing.submit(10).result(timeout=WAIT) == 10
-
     other = type(found.app.aq)("other", overrides={"blobs.directory": str(tmp_path / "file/blobs")})
     with pytest.raises(BlobsUnavailable, match=r"blobs.directory\) can not be written"):
         other.flow("echo", other.step(anything)).submit(LARGE)
-    assert found.app.aq.store.command("EXISTS", found.app.aq.store.keys.runs()) == 1
+    assert found.app.aq.store.command("EXISTS", found.app.aq.store.keys.runs()) == 0
 
 
-def test_under_prefork_a_result_that_can_not_be_written_fails_its_run(
-    found: Running, tmp_path: Path
+POOLS = [(), ("-P", "prefork", "-c", "4")]
+
+
+@pytest.fixture
+def away(found: Running) -> Path:
+    """A file where the workers' folder is to be: as root writes to any folder."""
+    place = Path(found.variables[FOLDER])
+    place.touch()
+    found.variables |= {"AGENTQ_WORKER__LEASE": "1s"}
+    return place
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=["ours", "prefork"])
+def test_what_can_not_be_written_for_a_while_is_not_done_again(
+    found: Running, away: Path, pool: tuple[str, ...]
 ) -> None:
-    (tmp_path / "file").touch()
-    found.variables[FOLDER] = str(tmp_path / "file" / "blobs")
-    found.worker(options=("-Q", "critical,shared", "-P", "prefork", "-c", "1"))
-    with pytest.raises(RunFailed, match=r"can not be written: Not a directory") as failed:
+    worker = found.worker(options=("-Q", "critical,shared", *pool))
+    run = found.app.sizes.submit([300_000, 300_001, 300_002])
+    wait_until(lambda: found.ledger.count("grow") == 3, "the members have ended")
+    wait_until(lambda: worker.log().count("wait for it in their slots") > 0, "and wait")
+    if not pool:
+        [shown] = wait_until(lambda: unwritten(found, 3), "the status shows them")
+        assert shown.running == 3
+        assert worker.log().count("wait for it in their slots") == 1
+    lease_end = time.monotonic() + 1
+    wait_until(lambda: time.monotonic() > lease_end, "a lease that is not renewed is over")
+    away.unlink()
+    assert run.result(timeout=WAIT) == [300_000, 300_001, 300_002]
+    assert found.ledger.counts() == {"same": 1, "grow": 3}
+    assert [event.kind for event in run.history() if event.kind == "retry"] == []
+
+
+def unwritten(found: Running, count: int) -> list[Worker]:
+    workers = read_status(found.app.aq.store).workers
+    return [worker for worker in workers if worker.unwritten == count]
+
+
+def test_an_ending_that_waits_for_its_place_is_over_at_its_deadline(
+    found: Running, away: Path
+) -> None:
+    found.worker()
+    with pytest.raises(DeadlineExceeded):
+        found.app.growing.submit(300_000, deadline="2s").result(timeout=WAIT)
+    away.unlink()
+    assert found.app.growing.submit(300_000).result(timeout=WAIT) == 300_000
+    assert found.ledger.count("grow") == 2, "one of each run"
+    wait_until(lambda: unwritten(found, 0), "nothing waits")
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=["ours", "prefork"])
+def test_behind_the_limit_another_worker_has_the_step_and_nothing_is_charged(
+    found: Running, away: Path, pool: tuple[str, ...]
+) -> None:
+    found.variables["AGENTQ_BLOBS__WRITE_LIMIT"] = "200ms"
+    first = found.worker(options=("-Q", "critical,shared", *pool))
+    run = found.app.growing.submit(300_000)
+    wait_until(lambda: found.ledger.count("grow") > 0, "it ran")
+    wait_until(lambda: "no ended step waits" in first.log(), "and waited")
+    first.stop()
+    away.unlink()
+    found.worker("second")
+    assert run.result(timeout=WAIT) == 300_000
+    ends = [event.data for event in run.history() if event.kind == "step"]
+    assert [end["attempt"] for end in ends] == [1, 1]
+
+
+def test_where_nobody_can_write_the_run_fails_at_the_park_limit(found: Running, away: Path) -> None:
+    found.variables |= {"AGENTQ_BLOBS__WRITE_LIMIT": "0s", "AGENTQ_BROKER__PARK_LIMIT": "1s"}
+    found.worker()
+    with pytest.raises(RunFailed, match=r"no worker that saw it has the blob storage") as failed:
         found.app.growing.submit(300_000).result(timeout=WAIT)
-    assert failed.value.kind == "BlobsUnavailable"
+    assert failed.value.kind == "UnknownStep"
+    assert found.app.growing.submit(10).result(timeout=WAIT) == 10
+    assert away.is_file()
 
 
 async def anything(_: str) -> None: ...
@@ -142,7 +200,8 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_behind(
     url: str, ledger: Ledger, small_disk: Path
 ) -> None:
     folder = small_disk / "blobs"
-    with running("tests.support.apps.large", url, ledger, BLOBS__DIRECTORY=str(folder)) as found:
+    settings = {"BLOBS__DIRECTORY": str(folder), "BLOBS__WRITE_LIMIT": "5s"}
+    with running("tests.support.apps.large", url, ledger, **settings) as found:
         echo = found.app.echo
         kept = [echo.submit("x" * 400_000, key=str(number)) for number in range(2)]
         with pytest.raises(BlobsUnavailable, match=r"can not be written: No space left on device"):
@@ -150,10 +209,14 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_behind(
         files = [path for path in folder.rglob("*") if path.is_file()]
         assert sorted(files) == sorted(path for run in kept for path in blobs_of(found, run.id))
         assert found.app.aq.run(kept[0].id).status().state == "running"
-        found.worker()
+        worker = found.worker()
         assert [len(run.result(timeout=WAIT)) for run in kept] == [400_000] * 2
-        with pytest.raises(RunFailed, match="No space left on device"):
-            found.app.growing.submit(400_000).result(timeout=WAIT)
+        run = found.app.growing.submit(400_000)
+        wait_until(lambda: "No space left on device; steps" in worker.log(), "a step waits")
+        for path in files:
+            path.unlink()
+        assert run.result(timeout=WAIT) == 400_000
+        assert ledger.count("grow") == 1
 
 
 KILLED = """

@@ -333,6 +333,7 @@ def workers(w: World) -> None:
     ours: Any = SimpleNamespace(
         hostname=HOST, pools=["critical", "shared"], hands=[], pool=SimpleNamespace(slots=4),
         _suspects=SimpleNamespace(at_once=2), _lease=SimpleNamespace(skew_ms=-3),
+        aq=SimpleNamespace(blob_endings=SimpleNamespace(waiting=0)),
     )  # fmt: skip
     report = Loop._report(ours)  # noqa: SLF001 -- what it says of itself is what is recorded
     w.store.call(calls.renew(w.prefix, WORKER, LEASE_MS, first=True, report=report))
