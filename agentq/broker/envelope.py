@@ -6,7 +6,8 @@ is ours: `{"v": 1, "run": ..., "flow": ..., "node": ..., "path": [[join, index],
 with `"blob"`: a reference to the argument, for which the body has null.
 
 Of every version to come a worker of this one can tell that it is newer: `h` stays a JSON object
-whose `headers.aq.v` is a number. It is looked at before anything else is.
+whose `headers.aq.v` is a number. It is looked at before anything else is. Builds before revision 3
+of the functions, of which none was released, do not look: they run a step with a blob with null.
 """
 
 from __future__ import annotations
