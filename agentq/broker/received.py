@@ -181,6 +181,7 @@ def _payload(message: Envelope, fence: Fence, letter: Letter) -> dict[str, Any]:
         "routing_key": fence.pool,
         "priority": message.properties.get("priority"),
         "redelivered": letter.attempts + letter.suspected > 0,
+        "deaths": letter.attempts + letter.suspected,
     }
     return {
         "body": body,

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from agentq.broker.app import App
 
 
+def attempt_of(request: Any) -> int:
+    """Return which attempt this is, 1 the first: after exceptions and deaths of its process."""
+    # Celery passes the properties on as they came, and makes a `delivery_info` of its own.
+    info = (request.properties or {}).get("delivery_info") or {}
+    deaths: int = info.get("deaths", 0)
+    return int(request.retries) + deaths + 1
+
+
 def run_step(app: App, task: Task, args: tuple[Any, ...]) -> Any:
     """Run a step with its context and return its checked result as JSON values.
 
@@ -32,7 +40,7 @@ def run_step(app: App, task: Task, args: tuple[Any, ...]) -> Any:
         run_id=ours.get("run", ""),
         step=step.name,
         task_id=request.id,
-        attempt=request.retries + 1,
+        attempt=attempt_of(request),
         worker=request.hostname or "",
         services=app.services(),
         embeddings=app.embeddings,

@@ -13,7 +13,7 @@ from uuid import uuid4
 from celery.exceptions import Reject
 
 from agentq.blobs import Blobs, Endings, chosen
-from agentq.broker import joins, outbox
+from agentq.broker import joins, outbox, stock
 from agentq.broker.app import App
 from agentq.broker.sequence import Part, sequence_of
 from agentq.broker.serializer import dumps, loads
@@ -271,9 +271,8 @@ class AgentQ(App):
         if state == "SUCCESS":
             outcome = dumps(result)
         else:
-            outcome = Err(
-                type(result).__name__, text_of(result), request.task, attempts=request.retries + 1
-            )
+            attempts = stock.attempt_of(request)
+            outcome = Err(type(result).__name__, text_of(result), request.task, attempts=attempts)
         self.compiler.ended(self.get_flow(place.flow).graph, place, outcome, box)
         if box.blobs and isinstance(outcome, bytes):
             self._store(place.run, outcome, box)

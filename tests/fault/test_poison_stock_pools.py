@@ -101,6 +101,20 @@ def test_whoever_kills_a_prefork_worker_does_not_charge_its_only_task(
     assert counted(ledger, "begin") == {"0": 2}
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_step_is_told_that_it_is_the_attempt_after_a_death(
+    start: Start, ledger: Ledger, pool: str
+) -> None:
+    with start(0.6) as app:
+        run = app.app.single.submit(0)
+        worker = app.worker("w", options=options(pool, 1))
+        wait_until(lambda: ledger.lines("begin"), worker.log)
+        worker.kill()
+        app.worker("next", options=options(pool, 1))
+        assert run.result(timeout=15) == 0
+    assert [line.split()[3] for line in ledger.lines("begin")] == ["1", "2"]
+
+
 @pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_a_poison_among_tasks_that_share_its_process_is_dead_and_they_are_not(
     start: Start, ledger: Ledger, pool: str

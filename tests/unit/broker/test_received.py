@@ -43,7 +43,7 @@ def test_good_message_becomes_kombus_payload() -> None:
     assert verdict.payload["headers"]["argsrepr"] == '(1,"two")'
     assert verdict.payload["properties"]["delivery_tag"] == "{aq:main}:s:shared:normal|1-0"
     assert verdict.payload["properties"]["delivery_info"] == {
-        "exchange": "", "routing_key": "shared", "priority": 5, "redelivered": False,
+        "exchange": "", "routing_key": "shared", "priority": 5, "redelivered": False, "deaths": 0,
     }  # fmt: skip
 
 
