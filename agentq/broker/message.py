@@ -22,6 +22,8 @@ class Message(virtual.Message):  # type: ignore[misc]
         """How far this machine's clock was ahead of the broker's when it was handed over."""
         self.died = False
         """Whether its process died while it ran; `broker.request` says so."""
+        self.refused = ""
+        """Why it is to be a dead letter, where that was decided before it was rejected."""
         if (decoded := payload.get("decoded")) is not None:
             self._decoded_cache = decoded
 

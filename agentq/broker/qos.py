@@ -112,7 +112,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
                 call = self._died(fence) if died else self._given_back(fence)
                 self.channel.keeper.hand_back(call)
             elif message is not None:
-                self.channel.bury(fence, "rejected", message.letter)
+                self.channel.bury(fence, message.refused or "rejected", message.letter)
             else:
                 self.channel.end(fence)
         super().ack(delivery_tag)

@@ -25,9 +25,12 @@ class Request(CeleryRequest):  # type: ignore[misc]
         ahead = timedelta(milliseconds=self.message.ahead_ms)
         if datetime.now(UTC if self.expires.tzinfo else None) - ahead <= self.expires:
             return False
-        letter = self.message.letter.dead(envelope.expired(self.message.headers))
-        self._context.__dict__[outbox.LETTER] = letter  # kept by the call that ends the task
+        self._keep(envelope.expired(self.message.headers))
         return True
+
+    def _keep(self, reason: str) -> None:
+        # Kept by the call that ends the task.
+        self._context.__dict__[outbox.LETTER] = self.message.letter.dead(reason)
 
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False  # noqa: FBT001, FBT002 -- Celery's
@@ -36,6 +39,20 @@ class Request(CeleryRequest):  # type: ignore[misc]
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
-        if isinstance(error, WorkerLostError):
+        if isinstance(error, WorkerLostError | SystemExit):
             self.message.died = True
         return super().on_failure(exc_info, send_failed_event, return_ok)
+
+
+class PlainRequest(Request):
+    """A message of a plain Celery app, whose backend knows of no letters: the ack keeps them."""
+
+    def _keep(self, reason: str) -> None:
+        self.message.refused = reason
+
+    def acknowledge(self) -> None:
+        """End the delivery."""
+        if self.message.refused:
+            self.reject(requeue=False)
+        else:
+            super().acknowledge()

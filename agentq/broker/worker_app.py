@@ -5,12 +5,30 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from celery import Task as CeleryTask
 from celery import current_app, signals
 from celery.app.task import Context
 
 from agentq.errors import WorkerLost
 
 _pool = SimpleNamespace(processes=0)
+
+_PLAIN_REQUEST = "agentq.broker.request:PlainRequest"
+
+
+@signals.celeryd_after_setup.connect  # type: ignore[untyped-decorator]
+def _adopt_plain_tasks(instance: Any, **_: Any) -> None:
+    """Give a plain Celery app's tasks our request; one that they were given by their author stays.
+
+    Nothing else of such an app is ours, and Celery asks the task alone what its request is.
+    """
+    app = instance.app
+    ours = app.connection_for_read().transport.driver_name == "agentq"
+    if not ours or getattr(app, "aq", None) is not None:
+        return
+    for task in app.tasks.values():
+        if task.Request == CeleryTask.Request:
+            task.Request = _PLAIN_REQUEST
 
 
 @signals.celeryd_after_setup.connect  # type: ignore[untyped-decorator]
