@@ -48,13 +48,14 @@ def list_(
 
     Example: agentq dead list --since 1h --task shop.pay
     """
-    from agentq.ops.dead import kept, letters, questions
+    from agentq.ops.dead import kept, letters, questions, with_obstacles
 
     store = _store(app)
     found = letters(store, _wanted(reason, task, pool, since))
     all_ = kept(*store.pipeline(questions(store.keys)))
     if as_json:
-        _print({"letters": [_plain(letter) for letter in found], "all": all_})
+        plain = [_plain(letter, obstacle) for letter, obstacle in with_obstacles(store, found)]
+        _print({"letters": plain, "all": all_})
         return
     from rich.console import Console
     from rich.markup import escape
@@ -85,8 +86,11 @@ def show(
     Example: agentq dead show 1764499550123-0
     """
     from agentq.ops.dead import letter as read
+    from agentq.ops.dead import with_obstacles
 
-    found = _plain(read(_store(app), letter), whole=True)
+    store = _store(app)
+    [(read_, obstacle)] = with_obstacles(store, [read(store, letter)])
+    found = _plain(read_, obstacle, whole=True)
     if as_json:
         _print(found)
         return
@@ -178,13 +182,13 @@ def _count(number: int) -> str:
     return f"{number} dead letter" + ("s" if number != 1 else "")
 
 
-def _plain(letter: Letter, *, whole: bool = False) -> dict[str, Any]:
+def _plain(letter: Letter, obstacle: str, *, whole: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {
         "id": letter.id, "reason": letter.reason, "task": letter.task, "task_id": letter.task_id,
         "pool": letter.pool, "lane": letter.lane, "run": letter.run, "join": letter.join,
         "attempts": letter.attempts, "retries": letter.retries,
         "born": letter.born.isoformat() if letter.born else None, "died": letter.died.isoformat(),
-        "size": letter.size, "replayable": letter.whole and bool(letter.pool),
+        "size": letter.size, "replayable": not obstacle, "obstacle": obstacle,
     }  # fmt: skip
     if whole:
         found["headers"] = letter.headers.decode(errors="backslashreplace")

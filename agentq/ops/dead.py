@@ -163,6 +163,39 @@ def letter(store: Store, id_: str) -> Letter:
     return _letter(*found[0])
 
 
+def with_obstacles(store: Store, found: Iterable[Letter]) -> Iterator[tuple[Letter, str]]:
+    """Yield letters with why `replay` would leave each where it is, "" where it would not.
+
+    Raises:
+        BrokerUnavailable: no answer in time.
+    """
+    keys, left = store.keys, iter(found)
+    while some := list(islice(left, AT_ONCE)):
+        asked: list[calls.Call] = []
+        for one in some:
+            join, _, index = one.join.rpartition("|")
+            asked += [
+                ("HGET", keys.run(one.run), "state"),
+                ("HGET", keys.join(join), "state"),
+                ("HEXISTS", keys.outcomes(join), index),
+            ]
+        answers = iter(store.pipeline(asked))
+        for one, run, join_state, counted in zip(some, answers, answers, answers, strict=False):
+            refusal = _refusal(one, run, is_open=join_state == b"open" and not counted)
+            yield one, REFUSALS.get(refusal, "")
+
+
+def _refusal(letter: Letter, run: bytes | None, *, is_open: bool) -> str:
+    """Return what `replay.lua` would answer."""
+    if not letter.whole:
+        return "cut"
+    if not letter.pool or not letter.lane:
+        return "nowhere"
+    if letter.run and run != b"running":
+        return "ended"
+    return "counted" if letter.join and not is_open else "ok"
+
+
 def replay(store: Store, ids: Iterable[str]) -> Replayed:
     """Move letters back into their queues, as new; each is moved whole or not at all.
 

@@ -11,7 +11,7 @@ import pytest
 
 from agentq.broker import envelope
 from agentq.errors import DeadLettersFull, LetterNotFound
-from agentq.ops.dead import Wanted, drop, letter, letters, replay
+from agentq.ops.dead import Wanted, drop, letter, letters, replay, with_obstacles
 from agentq.ops.pausing import Kind, ago, pause, purge
 from agentq.ops.status import read_status
 from agentq.store import calls, effects
@@ -55,6 +55,19 @@ def died(cell: Cell, *messages: Message, reason: str = "why") -> list[str]:
         )  # fmt: skip
         assert cell.complete(handed, dead) == "ok"
     return [one.id for one in letters(cell.store, Wanted())][-len(messages) :]
+
+
+def died_of_ended_run(cell: Cell) -> list[str]:
+    cell.enqueue(run="over")
+    letter = died(cell, task("late", run="over"))
+    cell.cancel("over")
+    return letter
+
+
+def obstacles(cell: Cell) -> dict[str, str]:
+    """Return what is said of each letter before anybody replays it."""
+    found = with_obstacles(cell.store, letters(cell.store, Wanted()))
+    return {one.id: why for one, why in found}
 
 
 def ids(cell: Cell) -> list[str]:
@@ -150,6 +163,7 @@ def test_a_letter_of_an_ended_run_stays_and_says_so(cell: Cell) -> None:
     cell.enqueue(run="goes on")
     first, second = died(cell, task("a", run="over"), task("b", run="goes on"))
     cell.cancel("over")
+    assert obstacles(cell) == {first: "its run has ended: submit it again", second: ""}
     done = replay(cell.store, [first, second])
     assert (done.moved, done.refused) == (1, {first: "its run has ended: submit it again"})
     assert ids(cell) == ["b"]
@@ -170,8 +184,10 @@ def test_a_member_that_its_fan_in_has_counted_stays(cell: Cell) -> None:
         more = [effects.part("j", 0, b"null")] if index == 0 else []
         cell.complete(handed, dead, *more)
     first, second = [one.id for one in letters(cell.store, Wanted())]
+    fan_in = "its fan-in has counted it as failed, or has ended"
+    assert obstacles(cell) == {first: fan_in, second: ""}
     done = replay(cell.store, [first, second])
-    assert done.refused == {first: "its fan-in has counted it as failed, or has ended"}
+    assert done.refused == {first: fan_in}
     assert ids(cell) == ["m1"]
 
 
@@ -342,6 +358,10 @@ def test_the_commands_list_show_replay_drop_and_purge(user: Home, cell: Cell, ur
     shown = user.json("dead", "show", first, env=env)
     assert (shown["body"], shown["replayable"]) == ("[[1],{},null]", True)
     assert "shop.ship" in user.run("dead", "show", third, env=env).stdout
+    [ended] = died_of_ended_run(cell)
+    said = user.run("dead", "show", ended, env=env).stdout
+    assert "replayable: False\nobstacle:  its run has ended: submit it again\n" in said
+    assert user.json("dead", "drop", ended, env=env) == {"dropped": 1}
     assert user.json("dead", "replay", first, env=env) == {"replayed": 1, "refused": {}}
     assert user.run("dead", "replay", first, env=env).returncode == 1
     assert user.json("dead", "drop", "--task", "shop.ship", env=env) == {"dropped": 1}
