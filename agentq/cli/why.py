@@ -30,6 +30,7 @@ def why(
     from agentq.cli.show_run import seconds
 
     typer.echo(f"run {run}: {found.said}")
-    for wait in found.waits:
-        since = f", for {seconds(wait.for_ms)}" if wait.for_ms is not None else ""
-        typer.echo(f"  {wait.step or '?'}: {wait.said}{since}")
+    for group in found.groups:
+        at_most = "up to " if len(group.waits) > 1 else ""
+        since = f", for {at_most}{seconds(group.for_ms)}" if group.for_ms is not None else ""
+        typer.echo(f"  {group.said}{since}")

@@ -45,6 +45,27 @@ class Wait:
     """In words: which queue and place, which limit, who holds it."""
     for_ms: int | None
     """Since it was enqueued, was handed over or died; None: not known."""
+    alike: str = ""
+    """The same of all that are in the same place for the same reason; empty: there are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What of a run is alike, in the order found."""
+
+    waits: tuple[Wait, ...]
+
+    @property
+    def said(self) -> str:
+        """In words, of one thing or of all."""
+        first, count = self.waits[0], len(self.waits)
+        step = first.step or "?"
+        return f"{step}: {first.said}" if count == 1 else f"{count} of {step} {first.alike}"
+
+    @property
+    def for_ms(self) -> int | None:
+        """Since when the longest is there; None: not known."""
+        return max((wait.for_ms for wait in self.waits if wait.for_ms is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +76,15 @@ class Why:
     state: str
     said: str
     waits: tuple[Wait, ...]
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """What it waits for, a line each: a wide fan-out has thousands of members."""
+        found: dict[object, list[Wait]] = {}
+        for place, wait in enumerate(self.waits):
+            key = (wait.step, wait.where, wait.alike) if wait.alike else place
+            found.setdefault(key, []).append(wait)
+        return tuple(Group(waits=tuple(waits)) for waits in found.values())
 
 
 def explain(aq: AgentQ, run_id: str) -> Why:
@@ -115,7 +145,10 @@ class _Search:
             if letter.run == self._run:
                 age = milliseconds(datetime.fromtimestamp(self._now_ms / 1000, UTC) - letter.died)
                 said = f"is dead letter {letter.id}: {letter.reason}"
-                yield Wait(step=letter.task, where="dead letter", said=said, for_ms=age)
+                alike = f"are dead letters: {letter.reason}"
+                yield Wait(
+                    step=letter.task, where="dead letter", said=said, for_ms=age, alike=alike
+                )
 
     def _note(self, join: bytes) -> None:
         if join:
@@ -142,10 +175,13 @@ class _Search:
             return self._delayed(hit, age)
         if source.startswith("aside:"):
             kind, _, what = source.removeprefix("aside:").partition(":")
-            return Wait(step=name, where="paused", said=f"{kind} {what} is paused", for_ms=age)
-        queue = f"{pool.decode()}:{lane.decode()}"
-        said = f"waits in queue {queue}, place {place} of {of}{self._limit(pool.decode())}"
-        return Wait(step=name, where="queue", said=said, for_ms=age)
+            said = f"{kind} {what} is paused"
+            alike = f"wait: {said}"
+            return Wait(step=name, where="paused", said=said, for_ms=age, alike=alike)
+        queue, limit = f"{pool.decode()}:{lane.decode()}", self._limit(pool.decode())
+        said = f"waits in queue {queue}, place {place} of {of}{limit}"
+        alike = f"wait in queue {queue}{limit}"
+        return Wait(step=name, where="queue", said=said, for_ms=age, alike=alike)
 
     def _delayed(self, hit: list[Any], age: int) -> Wait:
         member, step, lacking, retries = hit[1], hit[3].decode(), hit[8].decode(), hit[6]
@@ -153,12 +189,15 @@ class _Search:
         left = max(0.0, (float(score) - self._now_ms) / 1000) if score is not None else 0.0
         if lacking:
             said = f"is parked: no worker has {lacking}; offered again in {left:.1f} s"
-            return Wait(step=step, where="parked", said=said, for_ms=age)
+            alike = f"are parked: no worker has {lacking}"
+            return Wait(step=step, where="parked", said=said, for_ms=age, alike=alike)
         what = f"waits for retry {retries}" if retries else "is delayed"
-        said = f"{what}, due in {left:.1f} s"
+        alike = f"wait for retry {retries}" if retries else "are delayed"
+        budget = ""
         if retries and self._at_budget(hit[4].decode()):
-            said += f"; retries of pool {hit[4].decode()} are at their budget (retry.budget)"
-        return Wait(step=step, where="delayed", said=said, for_ms=age)
+            budget = f"; retries of pool {hit[4].decode()} are at their budget (retry.budget)"
+        said = f"{what}, due in {left:.1f} s{budget}"
+        return Wait(step=step, where="delayed", said=said, for_ms=age, alike=alike + budget)
 
     def _at_budget(self, pool: str) -> bool:
         """Whether retries of a pool wait for one another, see `_retries.lua`."""
@@ -212,8 +251,11 @@ class _Search:
             f"lease ends in {left:.1f} s" if left > 0 else "whose lease is over: handed out anew"
         )
         step = envelope.task_of(fields[b"h"])
-        said = f"runs on {worker.partition('#')[0]}, {lease}"
-        return Wait(step=step, where="worker", said=said, for_ms=pending["time_since_delivered"])
+        name, age = worker.partition("#")[0], pending["time_since_delivered"]
+        return Wait(
+            step=step, where="worker", said=f"runs on {name}, {lease}", for_ms=age,
+            alike=f"run on {name}{'' if left > 0 else ', ' + lease}",
+        )  # fmt: skip
 
     # -- what it gathers --------------------------------------------------------------------------
 

@@ -115,6 +115,24 @@ def test_a_fan_in_has_its_counts_and_what_waits_for_at_once(cell: Cell, aq: Agen
     assert waits[-1].said == "1 of 10 members have ended; 7 wait for `at_once`"
 
 
+def test_a_wide_fan_out_is_said_in_a_line_for_each_place(cell: Cell, aq: AgentQ) -> None:
+    members = [task(f"m{n}", run="r") for n in range(1000)]
+    cell.enqueue(*members, run="r", limit=10_000)
+    for handed in cell.fetch(WORKER, 5)[:2]:
+        cell.fail(handed, after_ms=60_000)
+    found = explain(aq, "r")
+    assert len(found.waits) == 1000
+    assert [group.said for group in found.groups] == [
+        "3 of x.a run on w1@host",
+        "995 of x.a wait in queue p:normal; no worker serves pool p",
+        "2 of x.a wait for retry 1",
+    ]
+    assert all(group.for_ms is not None for group in found.groups)
+    cell.enqueue(task("alone", run="q"), run="q", limit=10_000)
+    [alone] = explain(aq, "q").groups
+    assert alone.said.startswith("x.a: waits in queue p:normal, place 996 of 996")
+
+
 def test_a_purged_step_is_a_dead_letter(cell: Cell, aq: AgentQ) -> None:
     cell.enqueue(task("a", run="r"), run="r")
     purge(cell.store, Fitting(pool="p"), reason="purged")
