@@ -136,6 +136,10 @@ class InvalidArgument(AgentQError):
     """A step was given an argument that its annotation forbids."""
 
 
+class InvalidOption(InvalidArgument, ValueError):
+    """An option of a call, such as ``deadline=``, is nothing that it may be."""
+
+
 # -- what a run may end as ------------------------------------------------------------------------
 
 

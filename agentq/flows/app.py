@@ -42,6 +42,15 @@ from agentq.store.embedded import default_data_dir
 T = TypeVar("T")
 
 
+def _check_budget(flow: str, option: str, budget: object) -> None:
+    fits = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0
+    if budget is not None and not fits:
+        unit = option.removeprefix("max_")
+        raise DefinitionError(
+            f"flow {flow!r}: {option}={budget!r} is not a whole number of {unit}, 1 or more"
+        )
+
+
 async def _collect(outcomes: list[Outcome]) -> list[Outcome]:
     """Return the outcomes of an `each()` that nothing follows."""
     return outcomes
@@ -109,8 +118,8 @@ class AgentQ(App):
         """
         if name in self.flows:
             raise DefinitionError(f"flow {name!r} is declared twice")
-        if any(budget is not None and budget < 1 for budget in (max_members, max_bytes)):
-            raise DefinitionError(f"flow {name!r}: a budget must be positive")
+        for option, budget in (("max_members", max_members), ("max_bytes", max_bytes)):
+            _check_budget(name, option, budget)
         sequence = sequence_of(part)
         graph = graph_of(name, sequence)
         graph = replace(graph, max_members=max_members, max_bytes=max_bytes)

@@ -14,11 +14,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from agentq.broker import routing, serializer
 from agentq.broker.publisher import refused
-from agentq.clock import DurationLike, milliseconds, parse_duration
+from agentq.clock import DurationLike, milliseconds
 from agentq.errors import InvalidArgument, NotReplicated, QueueFull
 from agentq.flows.graph import Graph, StepNode
 from agentq.flows.pressure import Patience, batch_size
 from agentq.runs.handle import RunHandle
+from agentq.runs.options import duration_of
 from agentq.runs.record import run_id_of
 from agentq.store import calls, effects
 from agentq.store.calls import Accepted, Admission, Call, Duplicate, Full, NewRun
@@ -84,7 +85,8 @@ class Flow:
             QueueFull: nothing was accepted; come back after its `retry_after`.
             NotReplicated: accepted, but no replica has it within ``broker.timeout``; the same key
                 again is safe.
-            InvalidArgument: the first step's annotation forbids the argument.
+            InvalidArgument: the first step's annotation forbids the argument; `InvalidOption`:
+                another one is nothing that it may be.
             PayloadTooLarge, BlobsUnavailable, BrokerUnavailable, BrokerNotConfigured
         """
         new = self._new(argument, key, deadline, priority, tenant)
@@ -221,7 +223,9 @@ class Flow:
             routing.priority_of(priority)
             message = message._replace(lane=priority)
         # 0 would mean no deadline: one that is over at once is a millisecond away.
-        within = max(1, milliseconds(parse_duration(deadline))) if deadline is not None else 0
+        within = (
+            max(1, milliseconds(duration_of("deadline", deadline))) if deadline is not None else 0
+        )
         record = {"flow": self.name, "v": 1}
         if key is not None:
             record["key"] = key

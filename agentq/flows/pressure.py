@@ -12,8 +12,9 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-from agentq.clock import DurationLike, parse_duration
+from agentq.clock import DurationLike
 from agentq.errors import QueueFull
+from agentq.runs.options import duration_of
 from agentq.store.calls import Accepted, Load
 
 T = TypeVar("T")
@@ -89,8 +90,12 @@ class Patience:
     def __init__(
         self, limit: DurationLike | None, *, jitter: Callable[[], float] = random.random
     ) -> None:
-        """Begin to count; None: not at all."""
-        seconds = parse_duration(limit).total_seconds() if limit is not None else 0.0
+        """Begin to count; None: not at all.
+
+        Raises:
+            InvalidOption: the limit is no duration.
+        """
+        seconds = duration_of("wait", limit).total_seconds() if limit is not None else 0.0
         self._until = time.monotonic() + seconds
         self._jitter = jitter
 

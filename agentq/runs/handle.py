@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import orjson
 
 from agentq.blobs import Blobs
-from agentq.clock import DurationLike, format_duration, parse_duration
+from agentq.clock import DurationLike, format_duration
 from agentq.errors import (
     BrokerUnavailable,
     DeadlineExceeded,
@@ -28,6 +28,7 @@ from agentq.errors import (
     RunNotFound,
     WaitTimeout,
 )
+from agentq.runs.options import duration_of
 from agentq.runs.record import (
     RunEvent,
     RunState,
@@ -105,10 +106,10 @@ class RunHandle:
 
         Raises:
             RunFailed, RunCancelled, DeadlineExceeded: how it ended instead.
-            WaitTimeout: it runs on; RunNotFound; BrokerUnavailable.
+            WaitTimeout: it runs on; RunNotFound; BrokerUnavailable; InvalidOption.
             BlobMissing, BlobsUnavailable: the value is a blob that can not be read.
         """
-        limit = parse_duration(timeout) if timeout is not None else _NO_LIMIT
+        limit = duration_of("timeout", timeout) if timeout is not None else _NO_LIMIT
         until = time.monotonic() + limit.total_seconds()
         status = self._patiently(self.status)
         last = _FROM_START
@@ -173,7 +174,7 @@ class RunHandle:
 
     async def aresult(self, timeout: DurationLike | None = None) -> Any:  # noqa: ASYNC109 -- typed
         """Wait for the run's end and return its value; errors as in `result`."""
-        limit = parse_duration(timeout) if timeout is not None else _NO_LIMIT
+        limit = duration_of("timeout", timeout) if timeout is not None else _NO_LIMIT
         until = time.monotonic() + limit.total_seconds()
         status = await self._apatiently(self.astatus)
         last = _FROM_START
