@@ -10,10 +10,16 @@ import typer
 from agentq.cli.options import App, Json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agentq.runs.handle import RunHandle
+    from agentq.store.client import Store
 
 
 _INTERRUPTED = 130
+
+_SILENT_S = 5.0
+"""After so long without a result it is said that there are no workers, where there are none."""
 
 
 def submit(
@@ -52,16 +58,14 @@ def submit(
             parse_duration(deadline)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--deadline") from error
-    run = (
-        load_app(app)
-        .get_flow(flow)
-        .submit(value, key=key, deadline=deadline, priority=priority, tenant=tenant)
-    )
+    aq = load_app(app)
+    found = aq.get_flow(flow)
+    run = found.submit(value, key=key, deadline=deadline, priority=priority, tenant=tenant)
     if wait:
         if run.duplicate:
             typer.echo(f"run {run.id} existed already: the same key", err=True)
         try:
-            _print_result(run, as_json=as_json)
+            _print_result(_awaited(run, aq.store, found.pools), run.id, as_json=as_json)
         except KeyboardInterrupt:
             typer.echo(f"run {run.id} goes on; {_commands(run.id, app)}", err=True)
             raise typer.Exit(_INTERRUPTED) from None
@@ -93,14 +97,31 @@ def _value(argument: str | None) -> Any:
         ) from error
 
 
-def _print_result(run: RunHandle, *, as_json: bool) -> None:
+def _print_result(value: Any, run: str, *, as_json: bool) -> None:
     from agentq.broker.serializer import dumps
 
-    result = dumps(run.result())
+    result = dumps(value)
     if as_json:
-        typer.echo(b'{"run":"' + run.id.encode() + b'","result":' + result + b"}")
+        typer.echo(b'{"run":"' + run.encode() + b'","result":' + result + b"}")
     else:
         typer.echo(result)
+
+
+def _awaited(run: RunHandle, store: Store, pools: Iterable[str]) -> Any:
+    """Return the run's result; say once of its pools that nobody serves why it does not come."""
+    from agentq.errors import WaitTimeout
+    from agentq.ops.status import read_status
+
+    try:
+        return run.result(timeout=_SILENT_S)
+    except WaitTimeout:
+        for pool in read_status(store).unserved(pools):
+            typer.echo(
+                f"run {run.id} waits: no worker serves pool {pool!r} "
+                f"(agentq worker --pool {pool} -A MODULE:NAME)",
+                err=True,
+            )
+    return run.result()
 
 
 def _print(body: object) -> None:

@@ -57,6 +57,11 @@ class Flow:
         """Return its name."""
         return self.graph.name
 
+    @property
+    def pools(self) -> frozenset[str]:
+        """Return the pools that its steps run in."""
+        return frozenset(self._app.steps[step].pool for step in self.graph.steps())
+
     def submit(  # noqa: PLR0913 -- options by name
         self,
         argument: Any = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -111,6 +112,11 @@ class CellStatus:
     runs_known: int
     recent: tuple[Recent, ...]
     """The newest first."""
+
+    def unserved(self, pools: Iterable[str]) -> tuple[str, ...]:
+        """Return those of *pools* that no living worker serves, in order."""
+        served = {pool for worker in self.workers if worker.state == "up" for pool in worker.pools}
+        return tuple(sorted(set(pools) - served))
 
 
 def read_status(store: Store) -> CellStatus:

@@ -105,6 +105,17 @@ def test_ctrl_c_while_waiting_says_that_the_run_goes_on(user: Home) -> None:
     user.run("cancel", run)
 
 
+def test_a_wait_for_pools_that_nobody_serves_says_so_once(user: Home, url: str) -> None:
+    words = user.command("submit", "orders", "2", "--wait", *APP)
+    env = {"AGENTQ_BROKER__URL": url}
+    with RunningCommand(words, user, env, log="unserved.log") as waiting:
+        waiting.wait_for("serves pool 'shared' (agentq worker --pool shared")
+        assert waiting.output.count("no worker serves pool 'critical'") == 1
+        [run] = [one["id"] for one in user.json("status", env=env)["recent"]]
+        assert f"run {run} waits: no worker" in waiting.output
+        assert waiting.end() == 130
+
+
 @pytest.mark.usefixtures("up")
 def test_events_of_a_run_are_printed_line_by_line(user: Home) -> None:
     run = user.json("submit", "orders", "2", "--wait", *APP)["run"]
