@@ -11,7 +11,7 @@ from agentq.cli.options import App, Json
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from agentq.runs.record import RunEvent
+    from agentq.runs.record import RunEvent, RunStatus
 
 
 def events(
@@ -31,12 +31,25 @@ def events(
     from agentq.ops.application import any_app
 
     handle = any_app(app).run(run)
-    began = handle.status().submitted
+    began, last = handle.status().submitted, None
     try:
         for event in handle.events() if follow else handle.history():
             typer.echo(_json(event) if as_json else _line(event, began))
+            last = event.kind
     except KeyboardInterrupt:
         raise typer.Exit from None
+    if last != "end" and (end := _unwritten_end(handle.status())):
+        typer.echo(_json(end) if as_json else _line(end, began))
+
+
+def _unwritten_end(status: RunStatus) -> RunEvent | None:
+    """Return the end of a run that is expired by the clock, which no worker has written down."""
+    from agentq.runs.record import RunEvent, RunState
+
+    if status.state is not RunState.EXPIRED or status.ended is None:
+        return None
+    ended_ms = int(status.ended.timestamp() * 1000)
+    return RunEvent(f"{ended_ms}-0", "end", status.state.value)
 
 
 def _json(event: RunEvent) -> str:

@@ -20,7 +20,7 @@ from agentq.ops.timeline import (
     groups_of,
     shares_of,
 )
-from agentq.runs.record import RunEvent, RunStatus
+from agentq.runs.record import RunEvent, RunState, RunStatus
 
 _WIDTH = 30
 _ODD_SHOWN = 10
@@ -30,6 +30,8 @@ _ODD_SHOWN = 10
 def print_run(console: Console, status: RunStatus, events: tuple[RunEvent, ...]) -> None:
     """Print the steps of a run, its shares of time and its batches."""
     attempts = attempts_of(events)
+    if status.state in {RunState.CANCELLED, RunState.EXPIRED}:
+        _print_cut(console, status, events, attempts)
     if not attempts:
         return
     console.print()
@@ -39,6 +41,27 @@ def print_run(console: Console, status: RunStatus, events: tuple[RunEvent, ...])
     if (batches := batches_of(attempts)).items:
         console.print()
         console.print(_batches(batches), highlight=False)
+
+
+def _print_cut(
+    console: Console, status: RunStatus, events: tuple[RunEvent, ...], attempts: list[Attempt]
+) -> None:
+    """Print what there is of a run that ended before its steps did: those leave no entry."""
+    console.print(f"  submitted {status.submitted:%Y-%m-%d %H:%M:%S} UTC")
+    if status.deadline is not None:
+        console.print(f"  deadline  {status.deadline:%Y-%m-%d %H:%M:%S} UTC")
+    ended = {attempt.task for attempt in attempts}
+    said = {
+        event.data["task"]: event.data
+        for event in events
+        if event.kind == "progress" and event.data["task"] not in ended
+    }
+    for last in said.values():
+        console.print(
+            f"  {escape(last['step'])} had not ended; it last said: {escape(last['message'])}"
+        )
+    left = "the steps that had not ended are not in it" if attempts else "no step of it had ended"
+    console.print(f"  {status.state.value} before its end: {left}")
 
 
 def run_as_json(status: RunStatus, events: tuple[RunEvent, ...]) -> dict[str, object]:

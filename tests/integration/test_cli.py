@@ -37,7 +37,8 @@ async def total(parts: list) -> int:
     return sum(part.value for part in parts)
 
 @aq.step
-async def wait(what: str) -> None:
+async def wait(ctx: Context, what: str) -> None:
+    await ctx.progress("began")
     await asyncio.sleep(60)
 
 orders = aq.flow("orders", plan >> each(double, of="parts") >> total)
@@ -130,6 +131,34 @@ def test_events_of_a_run_are_printed_line_by_line(user: Home) -> None:
     ]
     assert kinds[-1] == "end"
     assert user.json("events", "nobody")["error"]["kind"] == "RunNotFound"
+
+
+@pytest.mark.usefixtures("up")
+def test_a_cancelled_run_shows_what_there_is_of_it(user: Home) -> None:
+    run = user.json("submit", "waiting", '"y"', *APP)["run"]
+    wait_until(lambda: "began" in user.run("events", run).stdout, "it runs")
+    user.run("cancel", run)
+    lines = user.run("events", run).stdout.splitlines()
+    assert [line.split(maxsplit=2)[2] for line in lines] == [
+        "progress  shop.wait: began", "end       cancelled",
+    ]  # fmt: skip
+    first, submitted, said, cut = user.run("status", run).stdout.splitlines()
+    assert first.startswith(f"waiting {run}: cancelled, took ")
+    assert submitted.startswith("  submitted 20")
+    assert said == "  shop.wait had not ended; it last said: began"
+    assert cut == "  cancelled before its end: no step of it had ended"
+
+
+def test_a_run_that_expired_without_a_worker_has_its_end(user: Home, url: str) -> None:
+    env = {"AGENTQ_BROKER__URL": url}
+    run = user.json("submit", "orders", "2", "--deadline", "10ms", *APP, env=env)["run"]
+    wait_until(lambda: user.json("status", run, env=env)["state"] == "expired", "it expires")
+    for more in ((), ("--follow",)):
+        [line] = user.run("events", run, *more, env=env).stdout.splitlines()
+        assert re.fullmatch(r" *\d+ ms  end       expired", line)
+    shown = user.run("status", run, env=env).stdout.splitlines()
+    assert shown[2].startswith("  deadline  20")
+    assert shown[3] == "  expired before its end: no step of it had ended"
 
 
 @pytest.mark.usefixtures("up")
