@@ -245,6 +245,8 @@ class LeaseKeeper:
             "suspects": worker_app.processes(),  # prefork runs each task alone
             "skew_ms": self._skew_ms,
         }
+        if name := worker_app.hostname():
+            report["hostname"] = name
         return calls.renew(
             self._prefix, self.name, self._terms.lease_ms, first=first, report=orjson.dumps(report)
         )

@@ -11,7 +11,7 @@ from celery.app.task import Context
 
 from agentq.errors import WorkerLost
 
-_pool = SimpleNamespace(processes=0)
+_pool = SimpleNamespace(processes=0, hostname="")
 
 _PLAIN_REQUEST = "agentq.broker.request:PlainRequest"
 
@@ -38,11 +38,17 @@ def _note_pool(instance: Any, **_: Any) -> None:
     kind = instance.pool_cls
     forks = isinstance(kind, type) and issubclass(kind, TaskPool)
     _pool.processes = instance.concurrency if forks else 0
+    _pool.hostname = instance.hostname
 
 
 def processes() -> int:
     """Return in how many processes tasks run alone; 0: they run beside others, or in the worker."""
     return int(_pool.processes)
+
+
+def hostname() -> str:
+    """Return the worker's name, e.g. ``w1@host``; empty in a process that is none."""
+    return str(_pool.hostname)
 
 
 def knows(task: str) -> bool:

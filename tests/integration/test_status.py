@@ -6,7 +6,10 @@ import pytest
 
 from agentq.ops.status import read_status
 from tests.support.cell import Cell, message
+from tests.support.ledger import Ledger
 from tests.support.redis_server import Server
+from tests.support.running import BOTH_POOLS, running
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -47,6 +50,13 @@ def test_a_worker_whose_lease_ran_out_is_lost(cell: Cell) -> None:
     cell.expire_lease("late#2")
     states = {worker.name: worker.state for worker in read_status(cell.store).workers}
     assert states == {"good": "up", "late": "lost"}
+
+
+def test_a_worker_with_celerys_own_pool_has_its_name(url: str, ledger: Ledger) -> None:
+    with running("tests.support.apps.expiring", url, ledger, WORKER__LEASE="1s") as app:
+        app.worker("named", options=(*BOTH_POOLS, "-P", "prefork", "-c", "1"))
+        [worker] = wait_until(lambda: read_status(app.app.aq.store).workers, "it has reported")
+        assert worker.name == "named@test"
 
 
 def test_runs_are_counted_by_state(cell: Cell) -> None:
