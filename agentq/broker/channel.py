@@ -271,8 +271,8 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
                 self.qos.give_back(fence)
 
     def _park(self, fence: Fence, id_: str, lacking: str) -> None:
-        logger.warning("no %s here: handed back", lacking)
         parking = self.keeper.parking
+        parking.say(lacking)
         call = calls.park(
             self.prefix, f"{fence.pool}:{fence.lane}", fence.stream, fence.entry,
             after_ms=parking.after_ms(id_.encode()), name=lacking, limit_ms=self.terms.park_ms,

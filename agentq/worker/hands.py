@@ -119,7 +119,7 @@ class Hands:
                 end = calls.complete(self._prefix, stream, entry_id, of, self._keep_ms, effects)
                 self._complete([end], run or "message")
             case Unknown():
-                logger.warning("no %s here: handed back for a worker that has it", verdict.lacking)
+                self._parking.say(verdict.lacking)
                 self._complete([self._parked(verdict)], verdict.lacking)
 
     def _take_delivery(self, delivery: Delivery, entry: list[Any]) -> None:
@@ -201,8 +201,7 @@ class Hands:
             logger.warning("%s[%s]: %s; handed back", delivery.task.name, delivery.id, error)
             ending = [self._again(delivery)]
         except BlobsUnavailable as error:
-            logger.error("%s[%s]: %s; parked", delivery.task.name, delivery.id, error)  # noqa: TRY400 -- ours, no trace
-            ending = [self._parked(self._unreachable(delivery))]
+            ending = [self._parked(self._unreachable(delivery, error))]
         except NotBegun as error:
             logger.error("%s[%s]: %s; handed back", delivery.task.name, delivery.id, error)  # noqa: TRY400 -- ours, no trace
             ending = [self._again(delivery)]
@@ -262,8 +261,9 @@ class Hands:
             keep_ms=self._keep_ms,
         )  # fmt: skip
 
-    @staticmethod
-    def _unreachable(delivery: Delivery) -> Unknown:
+    def _unreachable(self, delivery: Delivery, error: BlobsUnavailable) -> Unknown:
+        if self._parking.is_news(_STORAGE):
+            logger.error("%s[%s]: %s; parked", delivery.task.name, delivery.id, error)
         lane = f"{delivery.pool}:{delivery.lane}"
         return Unknown(lane, delivery.stream, delivery.entry, delivery.id.encode(), _STORAGE)
 

@@ -329,7 +329,7 @@ def test_a_task_that_no_worker_has_is_shown_and_dies_in_time(
 ) -> None:
     url = f"{session_server.url}?cell={uuid4().hex[:12]}"
     with running("tests.support.apps.faults", url, ledger, BROKER__PARK_LIMIT="3s") as app:
-        app.worker(options=("-Q", "critical,shared", *options))
+        worker = app.worker(options=("-Q", "critical,shared", *options))
         app.app.app.send_task("shop.gone", queue="shared")
         store = app.app.aq.store
         shown = wait_until(lambda: read_status(store).parked, "it is parked", timeout=5)
@@ -339,6 +339,7 @@ def test_a_task_that_no_worker_has_is_shown_and_dies_in_time(
             "unknown: no worker that saw it has task shop.gone", "shop.gone",
         )  # fmt: skip
         assert read_status(store).parked == ()
+        assert worker.log().count("no task shop.gone here") == 1, "it was looked at four times"
 
 
 # -- the commands -------------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from agentq.broker import parking as module
 from agentq.broker.parking import BEHIND, FIRST_MS, KEPT, LONGEST_MS, MOMENT_S, Parking
 
 
@@ -26,3 +29,10 @@ def test_only_so_many_messages_are_remembered() -> None:
         parking.after_ms(b"%d" % number)
     assert parking.after_ms(b"0") == FIRST_MS
     assert parking.after_ms(b"%d" % KEPT) == 2 * FIRST_MS
+
+
+def test_what_is_lacking_is_news_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    parking = Parking()
+    assert [parking.is_news(name) for name in ("task a", "task a", "task b")] == [True, False, True]
+    monkeypatch.setattr(module, "SAID_EVERY_S", 0.0)
+    assert parking.is_news("task a")
