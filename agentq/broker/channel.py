@@ -37,16 +37,8 @@ from agentq.broker.message import Message, message_of
 from agentq.broker.policy import InOrder
 from agentq.broker.qos import QoS
 from agentq.broker.received import (
-    Dropped,
-    Exhausted,
-    Fence,
-    Letter,
-    Received,
-    Unknown,
-    Unreadable,
-    Verdict,
-    judge,
-)
+    Dropped, Exhausted, Fence, Letter, Received, Unknown, Unreadable, Verdict, judge,
+)  # fmt: skip
 from agentq.broker.terms import Terms
 from agentq.clock import wall_ms
 from agentq.store import calls, effects, library

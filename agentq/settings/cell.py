@@ -92,7 +92,7 @@ class Blobs(Section):
         at_least=timedelta(hours=1),
     )
     write_limit: Duration = setting(
-        timedelta(hours=1),
+        timedelta(minutes=5),
         "duration",
         "A step that has ended waits this long for a place that can not be written, then it is "
         "handed back, uncharged",
