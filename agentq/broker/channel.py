@@ -31,14 +31,12 @@ from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 
-from agentq.broker import backlog, publisher, routing, worker_app
+from agentq.broker import backlog, publisher, received, routing, worker_app
 from agentq.broker.lease_keeper import LeaseKeeper, keeper_of
 from agentq.broker.message import Message, message_of
 from agentq.broker.policy import InOrder
 from agentq.broker.qos import QoS
-from agentq.broker.received import (
-    Dropped, Exhausted, Fence, Letter, Received, Unknown, Unreadable, Verdict, judge,
-)  # fmt: skip
+from agentq.broker.received import Letter, Verdict, judge
 from agentq.broker.terms import Terms
 from agentq.clock import wall_ms
 from agentq.store import calls, effects, library
@@ -262,7 +260,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             if fence.tag not in self.qos._delivered:  # noqa: SLF001 -- kombu's bookkeeping
                 self.qos.give_back(fence)
 
-    def _park(self, fence: Fence, id_: str, lacking: str) -> None:
+    def _park(self, fence: received.Fence, id_: str, lacking: str) -> None:
         parking = self.keeper.parking
         parking.say(lacking)
         call = calls.park(
@@ -275,23 +273,25 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     def _hand_in(self, queue: str, verdict: Verdict) -> None:
         match verdict:
-            case Received(fence, payload) if not worker_app.knows(payload["headers"]["task"]):
+            case received.Received(fence, payload) if not worker_app.knows(
+                payload["headers"]["task"]
+            ):
                 self._park(fence, payload["letter"].id, f"task {payload['headers']['task']}")
-            case Unknown(fence, id_, lacking):
+            case received.Unknown(fence, id_, lacking):
                 self._park(fence, id_, lacking)
-            case Received(fence, payload):
+            case received.Received(fence, payload):
                 self._deliver_checked(queue, fence, payload)
-            case Exhausted(fence, payload, attempts):
+            case received.Exhausted(fence, payload, attempts):
                 reason = f"its worker died {attempts} times while it ran"
                 worker_app.give_up(payload, reason)
                 self.bury(fence, reason, payload["letter"])
-            case Unreadable(fence, reason, letter):
+            case received.Unreadable(fence, reason, letter):
                 logger.error("dead letter %s: %s", letter.id or fence.entry, reason)
                 self.bury(fence, reason, letter, letter.followers(reason, self.terms.keep_ms))
-            case Dropped(fence, run):
+            case received.Dropped(fence, run):
                 self.end(fence, run=run)
 
-    def _deliver_checked(self, queue: str, fence: Fence, payload: dict[str, Any]) -> None:
+    def _deliver_checked(self, queue: str, fence: received.Fence, payload: dict[str, Any]) -> None:
         """Give a message to the consumer; what it chokes on must not end its loop."""
         try:
             self.connection._deliver(payload, queue)  # noqa: SLF001 -- kombu's way
@@ -313,21 +313,25 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         now_ms, entries = self.store.call(call)
         for entry in entries or ():
             verdict = judge(entry, pool=queue, now_ms=now_ms, terms=self.terms)
-            if isinstance(verdict, Received):
+            if isinstance(verdict, received.Received):
                 return verdict.payload
             self._hand_in(queue, verdict)
         raise Empty
 
     # -- ending -----------------------------------------------------------------------------------
 
-    def end(self, fence: Fence, *, run: str = "") -> None:
+    def end(self, fence: received.Fence, *, run: str = "") -> None:
         """End a delivery without effects; sent again until the broker has taken it."""
         keep = self.terms.keep_ms
         call = calls.complete(self.prefix, fence.stream, fence.entry, run, keep, ())
         self.keeper.hand_back(call)
 
     def bury(
-        self, fence: Fence, reason: str, letter: Letter, followers: Sequence[effects.Effect] = ()
+        self,
+        fence: received.Fence,
+        reason: str,
+        letter: Letter,
+        followers: Sequence[effects.Effect] = (),
     ) -> None:
         """End a delivery as a dead letter, kept also where its task's failure was stored first."""
         effect, keep = letter.dead(reason), self.terms.keep_ms
