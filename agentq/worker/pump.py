@@ -11,6 +11,7 @@ idle worker's next step two short ones (wake, fetch).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -83,7 +84,7 @@ class Pump:
         self._lease = lease.total_seconds()
         self._outgoing: deque[Outgoing] = deque()
         self._hungry = set(pools)
-        self._fetching = True
+        self._fetching = self._offered = True
         self._turns: Counter[str] = Counter()
         self._signal = asyncio.Event()
         self._sent = asyncio.Event()
@@ -104,6 +105,7 @@ class Pump:
     def stop_fetching(self) -> None:
         """Ask for no more work; completions still go out."""
         self._fetching = False
+        self._signal.set()
 
     @property
     def idle(self) -> bool:
@@ -118,6 +120,8 @@ class Pump:
             if outgoing or asked:
                 await self._exchange(outgoing, asked)
                 continue
+            if not self._fetching and self._offered:
+                await self._withdraw()
             try:
                 # Spread, so that a fleet does not poll in step.
                 limit = self._poll * (0.75 + 0.5 * random.random())  # noqa: S311
@@ -125,6 +129,13 @@ class Pump:
                     await self._signal.wait()
             except TimeoutError:
                 self.wake()
+
+    async def _withdraw(self) -> None:
+        """Have no room any more: a wake-up would come here for work that nobody here takes."""
+        self._offered = False
+        keys = self._store.keys
+        with contextlib.suppress(BrokerUnavailable):
+            await self._store.pipeline([("ZREM", keys.idle(p), self.worker) for p in self._pools])
 
     def _trip(self) -> tuple[list[Outgoing], list[tuple[str, int]]]:
         """Choose what goes with the next trip: completions, and fetches as (pool, slots)."""
@@ -145,6 +156,7 @@ class Pump:
             share = min(-(-room // left), FETCH_MOST)
             asked.append((self._hungry.pop(), share))
             room -= share
+        self._offered = self._offered or bool(asked)
         return asked
 
     async def _exchange(self, outgoing: list[Outgoing], asked: list[tuple[str, int]]) -> None:

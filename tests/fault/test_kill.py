@@ -92,6 +92,20 @@ def test_what_does_not_end_within_the_drain_timeout_is_handed_back_uncharged(
     assert attempts == [["slow@test", "1"]] * 3 + [["fast@test", "1"]] * 3
 
 
+def test_a_worker_that_drains_is_woken_for_nothing(start: Start, ledger: Ledger) -> None:
+    with start(WORKER__DRAIN_TIMEOUT="60s") as app:
+        app.variables["AQ_TEST_SECONDS"] = "60"
+        worker = app.worker("slow", options=NARROW)
+        submit(app, argument=3)
+        wait_until(lambda: len(ledger.lines("begin ")) == 3, "three members run")
+        store = app.app.aq.store
+        idle = [store.keys.idle(pool) for pool in ("critical", "shared")]
+        wait_until(lambda: store.command("EXISTS", *idle) == 2, "it has room")
+        worker.send(signal.SIGTERM)
+        wait_until(lambda: store.command("EXISTS", *idle) == 0, "it has none")
+        assert "draining: steps that still run: 3" in worker.log()
+
+
 def test_a_second_sigterm_ends_at_once(start: Start, ledger: Ledger) -> None:
     with start() as app:
         app.variables["AQ_TEST_SECONDS"] = "60"
