@@ -114,7 +114,7 @@ def _print_queues(console: Console, found: CellStatus) -> None:
 
 
 def _print_stopped(console: Console, found: CellStatus) -> None:
-    """Print what is paused, and what waits for code that no worker has."""
+    """Print what is paused, and what waits for the retry budget or for code that no worker has."""
     from rich.markup import escape
 
     from agentq.cli.show_run import seconds
@@ -124,6 +124,11 @@ def _print_stopped(console: Console, found: CellStatus) -> None:
         ending = ", being resumed" if pause.ending else ""
         what = f"{pause.kind} {escape(pause.name)} for {seconds(pause.for_ms)}"
         console.print(f"  [yellow]paused[/yellow] {what}{aside}{ending}")
+    for pool, count in found.retries.items():
+        console.print(
+            f"  [yellow]held[/yellow] {count} retries of pool {escape(pool)}: "
+            "they are at their budget (retry.budget)"
+        )
     for parked in found.parked:
         console.print(
             f"  [yellow]parked[/yellow] {parked.count} for {seconds(parked.for_ms)}: "

@@ -105,6 +105,8 @@ class CellStatus:
     delayed: int
     dead: Kept
     parked: tuple[Parked, ...]
+    retries: dict[str, int]
+    """Pool -> of what is delayed, how many retries wait for the pool's budget."""
     pauses: tuple[Pause, ...]
     workers: tuple[Worker, ...]
     runs: dict[str, int]
@@ -132,7 +134,7 @@ def read_status(store: Store) -> CellStatus:
             ("CONFIG", "GET", "append*"),
             ("TIME",),
             ("SMEMBERS", keys.lanes()),
-            ("ZCARD", keys.delayed()),
+            ("HLEN", keys.delayed_messages()),
             *questions(keys),
             ("ZRANGE", keys.workers(), 0, -1, "WITHSCORES"),
             ("ZCARD", keys.runs()),
@@ -146,6 +148,7 @@ def read_status(store: Store) -> CellStatus:
         delayed=delayed,
         dead=kept(dead, counts),
         parked=_parked(store, now_ms),
+        retries=_retries(store),
         pauses=read_pauses(store, now_ms),
         workers=_workers(store, _scored(workers), now_ms),
         runs=_runs(store, [run.decode() for run in newest]),
@@ -255,6 +258,12 @@ def _parked(store: Store, now_ms: int) -> tuple[Parked, ...]:
         Parked(lacking=name, count=int(count), for_ms=now_ms - int(first.get(name, now_ms)))
         for name, count in sorted(_pairs(counts).items())
     )
+
+
+def _retries(store: Store) -> dict[str, int]:
+    pools = sorted(pool.decode() for pool in store.command("ZRANGE", store.keys.retrying(), 0, -1))
+    waiting = store.pipeline([("ZCARD", store.keys.retries(pool)) for pool in pools])
+    return {pool: count for pool, count in zip(pools, waiting, strict=True) if count}
 
 
 def _workers(store: Store, leases: list[tuple[bytes, float]], now_ms: int) -> tuple[Worker, ...]:

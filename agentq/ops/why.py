@@ -185,7 +185,19 @@ class _Search:
 
     def _delayed(self, hit: list[Any], age: int) -> Wait:
         member, step, lacking, retries = hit[1], hit[3].decode(), hit[8].decode(), hit[6]
-        score = self._store.command("ZSCORE", self._store.keys.delayed(), member)
+        pool = hit[4].decode()
+        score, place, of = self._store.pipeline(
+            [
+                ("ZSCORE", self._store.keys.delayed(), member),
+                ("ZRANK", self._store.keys.retries(pool), member),
+                ("ZCARD", self._store.keys.retries(pool)),
+            ]
+        )
+        budget = f"retries of pool {pool} are at their budget (retry.budget)"
+        if place is not None:
+            said = f"waits for retry {retries}, place {place + 1} of {of}; {budget}"
+            alike = f"wait for retry {retries}; {budget}"
+            return Wait(step=step, where="delayed", said=said, for_ms=age, alike=alike)
         left = max(0.0, (float(score) - self._now_ms) / 1000) if score is not None else 0.0
         if lacking:
             said = f"is parked: no worker has {lacking}; offered again in {left:.1f} s"
@@ -193,16 +205,9 @@ class _Search:
             return Wait(step=step, where="parked", said=said, for_ms=age, alike=alike)
         what = f"waits for retry {retries}" if retries else "is delayed"
         alike = f"wait for retry {retries}" if retries else "are delayed"
-        budget = ""
-        if retries and self._at_budget(hit[4].decode()):
-            budget = f"; retries of pool {hit[4].decode()} are at their budget (retry.budget)"
-        said = f"{what}, due in {left:.1f} s{budget}"
-        return Wait(step=step, where="delayed", said=said, for_ms=age, alike=alike + budget)
-
-    def _at_budget(self, pool: str) -> bool:
-        """Whether retries of a pool wait for one another, see `_retries.lua`."""
-        until = self._store.command("HGET", self._store.keys.load(pool), "w")
-        return until is not None and int(until) > self._now_ms
+        held = f"; {budget}" if retries and of else ""
+        said = f"{what}, due in {left:.1f} s{held}"
+        return Wait(step=step, where="delayed", said=said, for_ms=age, alike=alike + held)
 
     def _limit(self, pool: str) -> str:
         """Return what keeps a pool's queue from moving, as far as it shows."""

@@ -23,6 +23,9 @@ Key, type, what it holds, how long it lives::
     reap:server               string  run id of the server that judged leases last; permanent
     delayed                   zset    delivery -> due ms; permanent, bounded
     delayed:m                 hash    delivery -> packed message; permanent, bounded
+    delayed:r:<run>           set     deliveries of a run that are delayed; until they are due
+    ended                     set     runs that ended while something of theirs was delayed
+                                      permanent, until it is dropped
     parked                    hash    what no worker has the code of -> how many are delayed for it
                                       permanent, bounded
     parked:t                  hash    the same -> since when, ms; permanent, bounded
@@ -34,6 +37,10 @@ Key, type, what it holds, how long it lives::
                                       until it is swept, ten years at most
     blobs:swept:<place>       string  who swept a blob storage last; an hour
     retries                   string  the settings of the retry budget; permanent
+    retries:<pool>            zset    delayed retries that wait for the budget -> due ms
+                                      permanent, bounded
+    tokens                    zset    pools that have such -> when to look for tokens, ms
+                                      permanent, bounded
     load:<pool>               hash    completions, retries, samples of each lane; permanent
     tenants                   hash    tenant -> its unfinished runs; permanent, bounded
     id:<id>                   string  this id was enqueued; broker.dedupe_ttl
@@ -65,7 +72,7 @@ REPLICATED = "replicated"
 
 PERMANENT = (
     "s:", "r:", "lanes", "workers", "reap:", "delayed", "runs", "due", "dead", "idle:",
-    "parked", "paused", "aside:", "blobs:id", "retries", "load:", "tenants",
+    "parked", "paused", "aside:", "blobs:id", "retries", "load:", "tenants", "ended", "tokens",
 )  # fmt: skip
 """What may stand without a time to live; a test walks all keys against this list."""
 
@@ -101,10 +108,6 @@ class Keys:
         """Return what a worker says of itself."""
         return f"{self.prefix}worker:{worker}"
 
-    def load(self, pool: str) -> str:
-        """Return what is measured of a pool."""
-        return f"{self.prefix}load:{pool}"
-
     def idle(self, pool: str) -> str:
         """Return the table of a pool's workers that have room."""
         return f"{self.prefix}idle:{pool}"
@@ -114,8 +117,20 @@ class Keys:
         return f"{self.prefix}lanes"
 
     def delayed(self) -> str:
-        """Return the table of delayed deliveries."""
+        """Return the table of delayed deliveries' due times."""
         return f"{self.prefix}delayed"
+
+    def delayed_messages(self) -> str:
+        """Return the table of what is delayed, retries that wait for the budget included."""
+        return f"{self.prefix}delayed:m"
+
+    def retries(self, pool: str) -> str:
+        """Return the table of a pool's retries that wait for the budget."""
+        return f"{self.prefix}retries:{pool}"
+
+    def retrying(self) -> str:
+        """Return the table of pools whose retries wait for the budget."""
+        return f"{self.prefix}tokens"
 
     def run(self, run_id: str) -> str:
         """Return the record of a run."""

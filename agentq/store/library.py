@@ -42,12 +42,12 @@ Raising it: `python -m tests.contract.wire --record`."""
 
 SHARED = (
     "_prelude",
+    "_retries",
     "_beside",
     "_leases",
     "_runs",
     "_joins",
     "_letters",
-    "_retries",
     "_effects",
     "_deliveries",
     "_waiting",

@@ -7,7 +7,7 @@
 --     rate    completions in 1,000 s, -1 = not measured yet
 --     since, from, behind   when the rate was measured, n and the waiting messages then
 --   g:<lane>  bytes of large messages accepted since the sample
---   f, b, w   what retries are measured by, see `_retries`
+--   f, b      what retries are measured by, see `_retries`
 --   d:, db:, a:, ab: <lane>   what waits beside the queue, see `_beside`
 -- A sample costs 20 us and is taken at most every SAMPLE_MS, or once GROWTH bytes came in since.
 
@@ -66,16 +66,24 @@ local function load_of(P, pool, lane, depth, now)
   return sample(P, pool, lane, s, depth, now), 0, found
 end
 
--- When to come back: a tenth of what is too much has drained by then.
-local function retry_after(rate, depth)
-  if rate < 0 then return FIRST_RETRY end
-  if rate == 0 then return LONGEST_RETRY end
-  local ms = math.ceil(math.ceil(depth / 10) * 1000000 / rate)
-  return math.max(SHORTEST_RETRY, math.min(LONGEST_RETRY, ms))
+-- In how many ms `count` of what waits beside a queue can have come back: not before so many of all
+-- that is delayed are due, and where retries wait for tokens, not before theirs came.
+local function comes_back(P, pool, count, now)
+  local wait = retry_wait(P, pool, count)
+  if wait > 0 then return wait end
+  local place = math.min(count, redis.call('ZCARD', P .. 'delayed')) - 1
+  local last = redis.call('ZRANGE', P .. 'delayed', place, place, 'WITHSCORES')
+  return last[2] and math.ceil(tonumber(last[2])) - now or 0
 end
 
-local function full(reason, there, limit, rate, depth)
-  return { 'full', reason, there, limit, retry_after(rate, depth) }
+-- When to come back: a tenth of what is too much has gone by then. What is in the queue goes as fast as
+-- the pool drains, what waits `aside` not before it comes back.
+local function retry_after(P, pool, rate, depth, aside, now)
+  local tenth, ms = math.ceil((depth + aside) / 10), FIRST_RETRY
+  if rate == 0 then return LONGEST_RETRY end
+  if rate > 0 then ms = math.ceil(tenth * 1000000 / rate) end
+  if tenth > depth then ms = math.max(ms, comes_back(P, pool, tenth - depth, now)) end
+  return math.max(SHORTEST_RETRY, math.min(LONGEST_RETRY, ms))
 end
 
 -- There is room for delayed work once the first that is delayed is due.
@@ -105,8 +113,12 @@ end
 local function admit(P, pool, lane, work, length, bytes, now)
   local depth = work.depth
   local s, grown, beside = load_of(P, pool, lane, depth, now)
-  local there, aside = depth + (beside[5] or 0), tonumber(beside[6] or '0')
+  local waits, aside = tonumber(beside[5] or '0'), tonumber(beside[6] or '0')
+  local there = depth + waits
   local later = tonumber(beside[4] or '0')
+  local function full(reason, found, limit, queued, beside_them)
+    return { 'full', reason, found, limit, retry_after(P, pool, s[RATE], queued, beside_them, now) }
+  end
   if work.delayed then
     there = tonumber(beside[3] or '0')
     if there + work.more >= length then
@@ -114,19 +126,19 @@ local function admit(P, pool, lane, work, length, bytes, now)
     end
     if later >= bytes then return full_of_delayed(P, 'delayed bytes', later, bytes, now) end
   elseif there + work.more >= length then
-    return full('length', there + work.more, length, s[RATE], there)
+    return full('length', there + work.more, length, depth, waits)
   end
   if work.per_tenant > 0 and work.unfinished >= work.per_tenant then
-    return full('tenant', work.unfinished, work.per_tenant, s[RATE], work.unfinished)
+    return full('tenant', work.unfinished, work.per_tenant, work.unfinished, 0)
   end
   -- An old sample must not refuse what there is room for by now.
   local over = s[BYTES] + grown + aside >= bytes or (s[MOST] > 0 and s[USED] + grown >= s[MOST])
   if over and s[AT] < now then s, grown = sample(P, pool, lane, s, depth, now), 0 end
   local held = work.delayed and later or s[BYTES] + grown + aside
-  if held >= bytes then return full('bytes', held, bytes, s[RATE], depth) end
+  if held >= bytes then return full('bytes', held, bytes, depth, waits) end
   local fill = math.max((there + work.more) / length, held / bytes)
   if s[MOST] > 0 then
-    if s[USED] + grown >= s[MOST] then return full('memory', s[USED] + grown, s[MOST], s[RATE], depth) end
+    if s[USED] + grown >= s[MOST] then return full('memory', s[USED] + grown, s[MOST], depth, waits) end
     fill = math.max(fill, (s[USED] + grown) / s[MOST])
   end
   if work.per_tenant > 0 then fill = math.max(fill, work.unfinished / work.per_tenant) end

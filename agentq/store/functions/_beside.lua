@@ -1,9 +1,13 @@
 -- What waits beside its queue: delayed until it is due, or put aside by a pause.
 --
 -- Both are kept packed, by `packed` alone: {pool, lane, id, run, join, headers, body, attempts, retries,
--- born, what no worker has the code of or "", parked since, times suspected, 1 where Celery retries it
--- (else there is no such field)}. Delayed messages are the
--- zset `delayed` and the hash `delayed:m` by "<id>#<retries>"; those put aside are lists `aside:<pause>`.
+-- born, what no worker has the code of or "", parked since, times suspected, 1 where it is a retry
+-- that has to take a token (else there is no such field)}. Those put aside are lists `aside:<pause>`.
+--
+-- Delayed messages are in the hash `delayed:m` by "<id>#<retries>", their due times in the zset
+-- `delayed`; that of a retry that is due and has no token, in `retries:<pool>` (`_retries`). The set
+-- `delayed:r:<run>` names those of a run: what is left of it when it ends is dropped by `promote`,
+-- which finds the run in the set `ended`. A run takes no room of those that go on.
 --
 -- Admission must know of them, so they are counted in `load:<pool>`, messages and packed bytes of a lane:
 --   d:<lane>, db:<lane>   what a producer delayed
@@ -60,21 +64,24 @@ local function count_parked(P, name, by, since)
 end
 
 -- Takes delayed messages out of their table, as {fields, pool, lane}, in order; what is there no
--- more is left out.
-local function undelay(P, members)
-  local found, counts = {}, {}
+-- more is left out. `stays(member, fields, pool)`: true of what is only to have no due time any more.
+local function undelay(P, members, stays)
+  local found, gone, counts = {}, {}, {}
   if not members[1] then return found end
   local there = redis.call('HMGET', P .. 'delayed:m', unpack(members))
-  redis.call('HDEL', P .. 'delayed:m', unpack(members))
   redis.call('ZREM', P .. 'delayed', unpack(members))
-  for k = 1, #members do
-    if there[k] then
-      local f, pool, lane = unpacked(there[k])
+  for k, member in ipairs(members) do
+    local f, pool, lane
+    if there[k] then f, pool, lane = unpacked(there[k]) end
+    if f and not (stays and stays(member, f, pool)) then
+      if f.back then redis.call('ZREM', P .. 'retries:' .. pool, member) end
+      if f.r ~= '' then redis.call('SREM', P .. 'delayed:r:' .. f.r, member) end
       if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
       tally(counts, pool, lane, kind_of(f), #there[k], -1)
-      found[#found + 1] = { f, pool, lane }
+      found[#found + 1], gone[#gone + 1] = { f, pool, lane }, member
     end
   end
+  if gone[1] then redis.call('HDEL', P .. 'delayed:m', unpack(gone)) end
   write_counts(P, counts)
   return found
 end
@@ -82,11 +89,13 @@ end
 -- Delays a message, with the fields of an entry; one of that id and retry takes the place of the other.
 local function delay(P, f, pool, lane, due)
   local member, bytes, counts = f.i .. '#' .. f.n, packed(f, pool, lane), {}
-  if redis.call('ZADD', P .. 'delayed', due, member) == 0 then
-    undelay(P, { member })
-    redis.call('ZADD', P .. 'delayed', due, member)
-  end
+  if redis.call('HEXISTS', P .. 'delayed:m', member) == 1 then undelay(P, { member }) end
+  redis.call('ZADD', P .. 'delayed', due, member)
   redis.call('HSET', P .. 'delayed:m', member, bytes)
+  if f.r ~= '' then
+    redis.call('SADD', P .. 'delayed:r:' .. f.r, member)
+    if redis.call('HGET', P .. 'run:' .. f.r, 'state') ~= 'running' then redis.call('SADD', P .. 'ended', f.r) end
+  end
   if (f.unknown or '') ~= '' then count_parked(P, f.unknown, 1, f.u) end
   tally(counts, pool, lane, kind_of(f), #bytes, 1)
   write_counts(P, counts)
@@ -95,9 +104,9 @@ end
 -- Puts a message where it belongs and notes which pool to wake.
 local function put(P, m, now, woken)
   if m.due < 0 then m.due = now - m.due end
-  if m.due > now then
+  if m.due > now or (m.back and not may_retry(P, m.pool, now)) then
     delay(P, { i = m.id, r = m.run, j = m.join, h = m.h, b = m.b, a = 0, n = 0, t = now, u = 0, s = 0,
-      back = m.back }, m.pool, m.lane, m.due)
+      back = m.back }, m.pool, m.lane, math.max(m.due, now))
   else
     add(P, 's:', m, 0, 0, 0)
     woken[m.pool] = (woken[m.pool] or 0) + 1

@@ -35,9 +35,7 @@ local function apply(P, argv, i, n, now, woken, fits, record)
       local m
       m, i = message_at(argv, i)
       bytes = bytes + #m.h + #m.b
-      if op == 'again' then
-        m.due, m.back = retry_at(P, m.pool, m.due < 0 and now - m.due or m.due, now), 1
-      end
+      if op == 'again' then m.back = 1 end
       put(P, m, now, woken)
     elseif op == 'part' then
       bytes = bytes + #argv[i + 2]

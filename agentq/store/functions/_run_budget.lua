@@ -24,11 +24,8 @@ local function over_already(record, now)
   return deadline > 0 and now > deadline and 'late'
 end
 
--- Returns the fan-ins of a run that a delivery stands in: as a member (field j), as the body (its header).
-local function joins_of(run, stream, entry)
-  local found = redis.call('XRANGE', stream, entry, entry)
-  if not found[1] then return {} end
-  local f = fields_of(found[1])
+-- Returns the fan-ins of its run that a message stands in: as a member (field j), as the body (its header).
+local function joins_of(run, f)
   local names = {}
   local function name(join)
     if type(join) == 'string' and string.sub(join, 1, #run) == run then names[#names + 1] = join end
@@ -47,10 +44,11 @@ local function complete_one(P, argv, i, n, now, woken, spent)
   local s, record = nil, run ~= '' and read_run(P, run) or nil
   local over = record and over_already(record, now)
   -- Nobody waits for the fan-ins of a run that is over: not even for what of them was held back.
-  local joins = over and stream ~= '' and joins_of(run, stream, argv[i + 1])
+  local found = over and stream ~= '' and redis.call('XRANGE', stream, argv[i + 1], argv[i + 1])[1]
+  local joins = found and joins_of(run, fields_of(found)) or {}
   if stream ~= '' and not settle(stream, argv[i + 1]) then return 'stale' end
   if over then
-    for _, join in ipairs(joins or {}) do forget(P, join) end
+    for _, join in ipairs(joins) do forget(P, join) end
     if over == 'late' then end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record) end
     return over
   end

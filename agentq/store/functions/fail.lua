@@ -8,7 +8,8 @@
 -- ARGV[5]  retry     1 = counts as a retry, 0 = handed back unstarted, -n = the process in which it ran
 --                    alone died: counts as an attempt, given up after n (then ARGV[4] is the run's keep_ms)
 -- ARGV[6..] effects (events)
--- Returns  "ok" | "stale" | ms that a retry waits because the budget of its pool is spent (`_retries`)
+-- Returns  "ok" | "stale" | about how many ms longer a retry waits because others of its pool wait for
+--          the budget (`_retries`)
 -- On a full Redis: allowed. Cost: 10-20 us.
 local function fail(keys, argv)
   local P, lane, stream, entry = keys[1], argv[1], argv[2], argv[3]
@@ -29,10 +30,9 @@ local function fail(keys, argv)
   f.n, f.u = f.n + counts, 0 -- this worker had its code
   if counts == 1 then
     redis.call('HINCRBY', P .. 'load:' .. pool, 'f', 1)
-    local at = retry_at(P, pool, now + after, now)
-    if at > now + after then after, held = at - now, at - now end
+    f.back, held = 1, retry_wait(P, pool, math.huge) - after
   end
-  if after > 0 then
+  if after > 0 or (f.back and not may_retry(P, pool, now)) then
     delay(P, f, pool, name, now + after)
   else
     add(P, 'r:', message_of(f, pool, name), f.a, f.n, f.t)

@@ -1,5 +1,6 @@
--- Moves delayed messages that are due into their queues, ends runs behind their deadline, drops dead
--- letters that are too old, many or large, and goes on with pauses whose lifting was left undone.
+-- Ends runs behind their deadline and drops what is delayed of runs that have ended; moves delayed
+-- messages that are due into their queues, retries among them as far as there are tokens; goes on with
+-- pauses whose lifting was left undone; drops dead letters that are too old, many or large.
 -- KEYS[1]  prefix
 -- ARGV[1]  most      messages a call, at most 500
 -- ARGV[2]  keep_ms   how long a run that ends by this is kept
@@ -8,36 +9,92 @@
 -- ARGV[5]  retries   "<retry.budget> <retry.per_second>"
 -- ARGV[6]  number    most dead letters                 ARGV[7]  bytes     most of them together
 -- Returns  {messages moved or, where there may be more, `most`, runs expired, next due ms or 0}
--- On a full Redis: allowed (moves, does not add). Cost: 5 us a message; a call ends behind PIECE bytes.
+-- On a full Redis: allowed (moves, does not add). Cost: 5 us a message, 3 us to let a retry wait for its
+-- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes.
 local SLICE = 50
+local DROPPED = 100 -- at most, by one call
 
-local function promote(keys, argv)
-  local P = keys[1]
-  local now = now_ms()
-  local woken = {}
-  local most, moved, size, due = tonumber(argv[1]), 0, 0, nil
-  while moved < most and size < PIECE do
-    due = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, math.min(SLICE, most - moved))
-    if not due[1] then break end
-    for _, one in ipairs(undelay(P, due)) do
-      local f, pool, lane = one[1], one[2], one[3]
-      -- What a dead process held goes before newer work, though it had to wait for a free place.
-      add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
-      woken[pool] = (woken[pool] or 0) + 1
-      size = size + #f.h + #f.b
-    end
-    moved = moved + #due
+local function put_into_queues(P, found, s, woken)
+  for _, one in ipairs(found) do
+    local f, pool, lane = one[1], one[2], one[3]
+    -- What a dead process held goes before newer work, though it had to wait for a free place.
+    add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
+    woken[pool] = (woken[pool] or 0) + 1
+    s.moved, s.bytes = s.moved + 1, s.bytes + #f.h + #f.b
   end
-  if size >= PIECE then moved = most end -- there may be more
+end
+
+-- Moves what is due: into its queue, retries among those that wait for a token. `s`: see `promote`.
+local function move_due(P, s, now, woken)
+  while s.left > 0 and s.bytes < PIECE do
+    local found = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'WITHSCORES', 'LIMIT', 0,
+      math.min(SLICE, s.left))
+    if not found[1] then return end
+    local members, due = {}, {}
+    for k = 1, #found, 2 do members[#members + 1], due[found[k]] = found[k], found[k + 1] end
+    local ready = undelay(P, members, function(member, f, pool)
+      if not f.back then return false end
+      wait_for_token(P, pool, member, due[member], now)
+      s.bytes = s.bytes + #f.h + #f.b
+      return true
+    end)
+    put_into_queues(P, ready, s, woken)
+    s.left = s.left - #members
+  end
+end
+
+-- Starts the retries that have waited longest, of each pool as many as it has tokens.
+local function start_retries(P, s, now, woken)
+  for _, pool in ipairs(redis.call('ZRANGEBYSCORE', P .. 'tokens', '-inf', now, 'LIMIT', 0, SLICE)) do
+    local key, at, taken = P .. 'retries:' .. pool, now, 1
+    while taken > 0 and s.left > 0 and s.bytes < PIECE do
+      taken, at = take_tokens(P, pool, math.min(SLICE, s.left, redis.call('ZCARD', key)), now)
+      local members = taken > 0 and redis.call('ZRANGE', key, 0, taken - 1) or {}
+      put_into_queues(P, undelay(P, members), s, woken)
+      s.left = s.left - taken
+    end
+    if redis.call('EXISTS', key) == 0 then
+      redis.call('ZREM', P .. 'tokens', pool)
+    else
+      redis.call('ZADD', P .. 'tokens', at, pool)
+    end
+  end
+end
+
+-- Drops what is delayed of runs that have ended, and their fan-ins, as a worker would that fetched it.
+-- Returns whether there may be more.
+local function drop_ended(P)
+  local dropped, size = 0, 0
+  while dropped < DROPPED and size < PIECE do
+    local run = redis.call('SRANDMEMBER', P .. 'ended')
+    if not run then return false end
+    local members = redis.call('SPOP', P .. 'delayed:r:' .. run, math.min(SLICE, DROPPED - dropped))
+    if not members[1] then redis.call('SREM', P .. 'ended', run) end
+    for _, one in ipairs(undelay(P, members)) do
+      for _, join in ipairs(joins_of(run, one[1])) do forget(P, join) end
+      size = size + #one[1].h + #one[1].b
+    end
+    dropped = dropped + math.max(1, #members)
+  end
+  return true
+end
+
+-- `s`: what a call may still look at and what it did: {left, moved, bytes}.
+local function promote(keys, argv)
+  local P, most, keep = keys[1], tonumber(argv[1]), tonumber(argv[2])
+  local now, woken, s = now_ms(), {}, { left = tonumber(argv[1]), moved = 0, bytes = 0 }
+  if argv[5] then redis.call('SET', P .. 'retries', argv[5]) end
+  local late = redis.call('ZRANGEBYSCORE', P .. 'due', '-inf', now - 1, 'LIMIT', 0, 100)
+  for _, run in ipairs(late) do
+    if not end_run(P, run, 'expired', 'null', keep, now) then redis.call('ZREM', P .. 'due', run) end
+  end
+  local more = drop_ended(P)
+  move_due(P, s, now, woken)
+  start_retries(P, s, now, woken)
   for _, pause in ipairs(pauses(P) or {}) do
     if pause.ending then bring_back(P, pause.text, 100, woken) end
   end
   wake_all(P, woken, now)
-  local late = redis.call('ZRANGEBYSCORE', P .. 'due', '-inf', now - 1, 'LIMIT', 0, 100)
-  for _, run in ipairs(late) do
-    if not end_run(P, run, 'expired', 'null', tonumber(argv[2]), now) then redis.call('ZREM', P .. 'due', run) end
-  end
-  local keep = tonumber(argv[2])
   local old = redis.call('ZRANGEBYSCORE', P .. 'runs', '-inf', now - keep * 2, 'LIMIT', 0, 500)
   if old[1] then redis.call('ZREM', P .. 'runs', unpack(old)) end
   if argv[3] then
@@ -46,9 +103,10 @@ local function promote(keys, argv)
     trim_to_fit(P, now - tonumber(argv[3]))
     if redis.call('XLEN', P .. 'dead') == 0 then redis.call('HSET', P .. 'dead:n', 'bytes', 0) end
   end
-  if argv[5] then redis.call('SET', P .. 'retries', argv[5]) end
-  local first = redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')
-  return { moved, #late, tonumber(first[2] or '0') }
+  local first = tonumber(redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')[2])
+  local token = tonumber(redis.call('ZRANGE', P .. 'tokens', 0, 0, 'WITHSCORES')[2])
+  more = more or s.left <= 0 or s.bytes >= PIECE
+  return { more and most or s.moved, #late, math.min(first or token or 0, token or first or 0) }
 end
 
 redis.register_function{ function_name = 'aq1_promote', callback = promote, flags = { 'allow-oom' } }

@@ -43,10 +43,14 @@ for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
   end
 end
 local due = pairs_of(redis.call('ZRANGE', P .. 'delayed', 0, -1, 'WITHSCORES'))
+for member, at in pairs(pairs_of(redis.call('ZRANGE', P .. 'retries:p', 0, -1, 'WITHSCORES'))) do
+  if due[member] then error(member .. ' waits twice') end
+  due[member] = at
+end
 for member, bytes in pairs(pairs_of(redis.call('HGETALL', P .. 'delayed:m'))) do
   local v = cmsgpack.unpack(bytes)
   table.insert(out.delayed, { v[3], #bytes, v[1], v[2], v[11] or '', due[member] or false,
-    v[8] == 0 and v[9] == 0 and v[13] == 0 and v[11] == '' })
+    v[8] == 0 and v[9] == 0 and v[13] == 0 and v[11] == '', v[4], member })
   due[member] = nil
 end
 out.lost = {}
@@ -69,5 +73,12 @@ out.load = {}
 for name, value in pairs(pairs_of(redis.call('HGETALL', P .. 'load:p'))) do
   if tonumber(value) then out.load[name] = value end
 end
+out.of_runs = {}
+for _, key in ipairs(redis.call('KEYS', string.gsub(P, '{', '[{]') .. 'delayed:r:*')) do
+  for _, member in ipairs(redis.call('SMEMBERS', key)) do
+    table.insert(out.of_runs, { string.sub(key, #P + 11), member })
+  end
+end
+out.ended = redis.call('SMEMBERS', P .. 'ended')
 out.due = redis.call('ZRANGE', P .. 'due', 0, -1)
 return cjson.encode(out)

@@ -27,6 +27,9 @@ class Waiting:
     """What nobody has the code of, where it is parked for that."""
     new: bool = False
     """Whether it was never in its queue: a producer delayed it."""
+    run: str = ""
+    member: str = ""
+    """Its name in the table of what is delayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,14 @@ class Census:
         self.streams: dict[str, list[list[str]]] = dict(found["streams"])
         """``s:<pool>:<lane>`` -> [entry, id]s, in workers' hands or not."""
         self.pending = {(stream, entry): worker for stream, entry, worker in found["pending"]}
-        self.delayed = [Waiting(*one[:5], new=one[6]) for one in found["delayed"]]
+        self.delayed = [Waiting(*one[:5], *one[6:]) for one in found["delayed"]]
         self.without_due = [one[0] for one in found["delayed"] if one[5] is False]
         self.without_message = list(found["lost"])
         """Members of the one table of delayed work that the other lacks."""
+        self.of_runs = sorted(map(tuple, found["of_runs"]))
+        """(run, member) of what is delayed, as it is known by its run."""
+        self.ended = set(found["ended"])
+        """Runs whose delayed messages are to be dropped."""
         self.aside = _lists(found["aside"], "aside:")
         self.groups = _lists(found["groups"], "group:")
         self.staged = _lists(found["staged"], "stage:")

@@ -66,6 +66,9 @@ class Machine(RuleBasedStateMachine):
         assert now.pending == held
         assert now.staged.keys() == paper.staged
         assert now.without_due == now.without_message == []
+        of_runs = [one for one in now.delayed if one.run]
+        assert now.of_runs == sorted((one.run, one.member) for one in of_runs)
+        assert {one.run for one in of_runs if not paper.is_on(one.run)} <= now.ended
 
     def _what_is_put_aside_is_paused(self) -> None:
         assert self.now.paused.keys() == self.paper.pauses.keys()
@@ -183,7 +186,10 @@ class Machine(RuleBasedStateMachine):
         assert self.cell.redis("ZCARD", delayed) == 0
 
     def promoted(self) -> list[int]:
-        """Promote; it goes on with pauses that are being lifted."""
+        """Promote: it goes on with pauses that are being lifted, and drops what is of ended runs."""
+        for one in Census(self.cell).delayed:
+            if not self.paper.is_on(one.run):
+                self.paper.notes[one.id].place = Place.DONE
         for name in [name for name, ending in self.paper.pauses.items() if ending]:
             del self.paper.pauses[name]
         return self.cell.promote()
