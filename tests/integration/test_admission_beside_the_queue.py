@@ -14,7 +14,7 @@ from agentq.errors import QueueFull
 from agentq.ops.pausing import Kind, pause, purge, resume
 from agentq.store import effects
 from agentq.store.calls import Accepted, Fitting, Full
-from tests.support.cell import Cell, message
+from tests.support.cell import Cell, Handed, message
 from tests.support.ledger import Ledger
 from tests.support.running import BOTH_POOLS, running
 from tests.support.waiting import wait_until
@@ -140,3 +140,101 @@ def test_a_retry_of_celerys_waits_in_the_lanes_room_and_not_in_the_producers(cel
     assert (load[b"a:normal"], b"d:normal" in load) == (b"1", False)
     assert refused(cell, message("b"), limit=1) == ("length", 1, 1)
     assert isinstance(cell.enqueue(message("c", due=-HOUR), limit=1), Accepted)
+
+
+def started(cell: Cell, run: str, count: int, *, lane: str = "normal") -> list[Handed]:
+    """Let *count* steps of a run be in a worker's hands."""
+    steps = [message(f"{run}{number}", run=run, lane=lane) for number in range(count)]
+    assert isinstance(cell.enqueue(*steps, run=run, lane=lane), Accepted)
+    return cell.fetch(WORKER, count)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired"])
+def test_what_is_delayed_of_a_run_that_ended_takes_no_room(cell: Cell, how: str) -> None:
+    first, second = started(cell, "r", 2)
+    cell.fail(first, after_ms=HOUR)
+    cell.park(second, after_ms=HOUR, limit_ms=2 * HOUR)
+    [other] = started(cell, "other", 1)
+    cell.fail(other, after_ms=HOUR)
+    assert refused(cell, message("m"), limit=3) == ("length", 3, 3)
+    if how == "expired":
+        cell.pass_deadline("r")
+    else:
+        cell.cancel("r")
+    cell.promote()
+    assert cell.run_state("r") == how
+    assert cell.redis("HKEYS", cell.keys.delayed_messages()) == [b"other0#1"]
+    assert not cell.redis("EXISTS", f"{cell.prefix}delayed:r:r", cell.keys.parked())
+    cell.promote()
+    assert not cell.redis("EXISTS", f"{cell.prefix}ended")
+    assert isinstance(cell.enqueue(message("m"), limit=3), Accepted)
+
+
+def test_a_retry_that_a_worker_asks_for_when_its_run_has_ended_takes_no_room(cell: Cell) -> None:
+    [handed] = started(cell, "r", 1)
+    cell.cancel("r")
+    assert cell.fail(handed, after_ms=HOUR) == "ok"
+    cell.promote()
+    assert not cell.redis("EXISTS", cell.keys.delayed(), cell.keys.delayed_messages())
+
+
+def test_the_retries_of_an_ended_run_are_dropped_before_they_take_tokens(cell: Cell) -> None:
+    cell.fill_bucket(0)
+    for handed in started(cell, "r", 3):
+        cell.fail(handed)
+    cell.promote(retries="0 1")
+    assert cell.redis("ZCARD", cell.keys.retries("p")) == 3
+    cell.cancel("r")
+    cell.fill_bucket(3)
+    assert cell.promote(retries="0 1")[0] == 0
+    assert not cell.redis("EXISTS", cell.keys.retries("p"))
+    assert cell.fetch(WORKER) == []
+
+
+def test_a_run_of_many_delayed_messages_ends_in_pieces(cell: Cell) -> None:
+    for handed in started(cell, "r", 250):
+        cell.fail(handed, after_ms=HOUR)
+    cell.cancel("r")
+    left = []
+    while cell.promote(most=200)[0] == 200:
+        left.append(cell.redis("HLEN", cell.keys.delayed_messages()))
+    assert left == [150, 50]
+    assert not cell.redis("EXISTS", cell.keys.delayed_messages())
+
+
+def test_what_is_dropped_with_its_run_leaves_nothing_of_its_fan_ins(cell: Cell) -> None:
+    members = [message(f"m{n}", run="r", join=f"r:j|{n}") for n in range(4)]
+    join = effects.join(
+        "r:j", width=4, at_once=2, ttl_ms=60_000, run="r", body=[message("body")], members=members
+    )
+    cell.enqueue(join, run="r")
+    for handed in cell.fetch(WORKER):
+        cell.fail(handed, after_ms=HOUR)
+    cell.cancel("r")
+    assert cell.redis("EXISTS", cell.keys.join("r:j"), cell.keys.join_waiting("r:j")) == 2
+    cell.promote()
+    assert cell.redis("EXISTS", cell.keys.join("r:j"), cell.keys.join_waiting("r:j")) == 0
+
+
+def test_who_is_refused_is_told_when_what_waits_beside_the_queue_comes_back(cell: Cell) -> None:
+    cell.enqueue(*(message(f"m{number}") for number in range(20)))
+    for place, handed in enumerate(cell.fetch(WORKER)):
+        cell.fail(handed, after_ms=5_000 + place * 10_000)
+    answer = cell.enqueue(message("m"), limit=20)
+    assert isinstance(answer, Full)
+    # A tenth of them, two: the second is due in 15 s.
+    assert timedelta(seconds=12) < answer.retry_after <= timedelta(seconds=15)
+
+
+def test_who_is_refused_is_told_how_long_retries_wait_for_their_budget(cell: Cell) -> None:
+    cell.enqueue(*(message(f"m{number}") for number in range(100)))
+    for handed in cell.fetch(WORKER):
+        cell.fail(handed, after_ms=1)
+    cell.fill_bucket(0)
+    waiting = cell.keys.retries("p")
+    wait_until(
+        lambda: cell.promote(retries="0 1") and cell.redis("ZCARD", waiting) >= 99, "they are due"
+    )
+    answer = cell.enqueue(message("m"), limit=100)
+    assert isinstance(answer, Full)
+    assert answer.retry_after == timedelta(seconds=10)  # a tenth of them, one a second

@@ -20,7 +20,7 @@ BURST = LEAST * 10
 """What a quiet pool may retry at once: what it may in ten seconds."""
 SHARE = PERCENT / 100
 WINDOW_S = 10
-PASS = """
+LATER = """
 local b = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'b'))
 b[1] = b[1] - ARGV[1]
 redis.call('HSET', KEYS[1], 'b', cmsgpack.pack(b))
@@ -38,15 +38,8 @@ def cell(url: str) -> Cell:
     cell = Cell(url)
     cell.renew(WORKER)
     promote(cell)
-    fill_bucket(cell, BURST)
+    cell.fill_bucket(BURST)
     return cell
-
-
-def fill_bucket(cell: Cell, tokens: int) -> None:
-    """Let the bucket of a pool in which nothing has happened hold so many tokens."""
-    packed = "return cmsgpack.pack({tonumber(ARGV[1]), tonumber(ARGV[2]), 0, 0})"
-    bucket = cell.redis("EVAL", packed, 0, cell.now_ms(), tokens)
-    cell.redis("HSET", f"{cell.prefix}load:p", "b", bucket)
 
 
 def promote(cell: Cell, most: int = 500) -> tuple[int, int]:
@@ -74,7 +67,7 @@ def succeed(cell: Cell, count: int) -> None:
 def pass_s(cell: Cell, seconds: float) -> None:
     """Let time pass for the budget, and for what is delayed."""
     waiting = (cell.keys.delayed(), cell.keys.retries("p"), cell.keys.retrying())
-    cell.redis("EVAL", PASS, 4, f"{cell.prefix}load:p", *waiting, int(seconds * 1000))
+    cell.redis("EVAL", LATER, 4, f"{cell.prefix}load:p", *waiting, int(seconds * 1000))
 
 
 def queued(cell: Cell) -> int:
@@ -150,7 +143,7 @@ def test_a_busy_pool_is_held_to_its_share(cell: Cell) -> None:
 
 def test_what_is_handed_back_unstarted_is_no_retry(cell: Cell) -> None:
     fail(cell, BURST * 3, retry=False)
-    fill_bucket(cell, 0)
+    cell.fill_bucket(0)
     assert (started(cell, 1), waiting(cell)) == (BURST * 3, 0)
 
 

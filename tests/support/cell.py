@@ -41,6 +41,15 @@ class Handed:
     suspected: int
 
 
+_BUCKET = """
+local v = redis.call('HMGET', KEYS[1], 'n', 'f')
+local ended = (v[1] or 0) + (v[2] or 0)
+local bucket = cmsgpack.pack({ tonumber(ARGV[1]), tonumber(ARGV[2]), 0, ended })
+redis.call('HSET', KEYS[1], 'b', bucket)
+redis.call('ZADD', KEYS[2], 'XX', ARGV[1], 'p')
+"""
+
+
 class Cell:
     """Typed enough for tests; answers as the functions give them."""
 
@@ -177,11 +186,19 @@ class Cell:
         call = calls.release(self.prefix, worker, died=died, limit=LIMIT, keep_ms=KEEP_MS)
         return int(self.store.call(call))
 
-    def promote(self, most: int = 500, **letters: int) -> list[int]:
+    def promote(self, most: int = 500, retries: str = "20 10", **letters: int) -> list[int]:
         """Sweep; *letters*: how dead ones are kept, as `calls.Letters` has it."""
-        call = calls.promote(self.prefix, most, KEEP_MS, letters=calls.Letters(**letters))
+        call = calls.promote(
+            self.prefix, most, KEEP_MS, letters=calls.Letters(**letters), retries=retries
+        )
         reply: list[int] = self.store.call(call)
         return reply
+
+    def fill_bucket(self, tokens: int) -> None:
+        """Let so many retries be within the budget now, whatever there was."""
+        self.redis(
+            "EVAL", _BUCKET, 2, f"{self.prefix}load:p", self.keys.retrying(), self.now_ms(), tokens
+        )
 
     def bury(self, count: int, *, body: bytes = b"") -> None:
         """Add dead letters of tasks *t0*, *t1*, ..., each with a reason of three bytes."""

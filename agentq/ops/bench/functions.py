@@ -121,7 +121,8 @@ class Round:
         """Measure all of them."""
         tests: list[Callable[[], None]] = [
             self._enqueue, self._group, self._fan_out, self._fetch_and_complete, self._reap,
-            self._release, self._promote, self._renew, self._cancel, self._fail, self._letters,
+            self._release, self._promote, self._retries, self._ended, self._renew, self._cancel,
+            self._fail, self._letters,
         ]  # fmt: skip
         for test in tests:
             self._store.command("FLUSHALL")
@@ -285,6 +286,25 @@ class Round:
         self._timed(
             f"{PROMOTED} due, {MEMBERS:,} old runs", calls.promote(self._prefix, PROMOTED, _KEEP_MS)
         )
+
+    def _retries(self) -> None:
+        again = [effects.again(_message(f"m{number}", due=-1)) for number in range(PROMOTED)]
+        self._call(calls.complete(self._prefix, "", "", "", _KEEP_MS, again))
+        few, many = (
+            calls.promote(self._prefix, PROMOTED, _KEEP_MS, retries=f"0 {rate}")
+            for rate in (1, PROMOTED)
+        )
+        self._timed(f"{PROMOTED} retries due, few tokens", few)
+        self._store.command("DEL", f"{self._prefix}load:{_POOL}")  # a full bucket
+        self._store.command("ZADD", self._store.keys.retrying(), 0, _POOL)
+        self._timed(f"{PROMOTED} retries that waited for tokens", many)
+
+    def _ended(self) -> None:
+        steps = [effects.put(_message(f"m{n}", run="r", due=-_LEASE_MS)) for n in range(PROMOTED)]
+        self._call(self._enqueue_all(steps, run="r"))
+        self._call(calls.cancel(self._prefix, "r", _KEEP_MS))
+        sweep = calls.promote(self._prefix, PROMOTED, _KEEP_MS)
+        self._timed(f"{PROMOTED} delayed of an ended run", sweep)
 
     def _renew(self) -> None:
         report = b'{"pools":["p"],"text":"' + _BODY + b'"}'

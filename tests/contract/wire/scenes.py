@@ -171,7 +171,8 @@ def retry_budget(w: World) -> None:
     w.enqueue(*(message(f"retry{i}") for i in range(11)))
     w.lease()
     for entry in w.take(most=11):
-        w.hand_back(entry, retry=True, after_ms=10)
+        w.hand_back(entry, retry=True)
+    w.store.call(calls.promote(w.prefix, 100, KEEP_MS, retries="0 1"))
 
 
 @scene

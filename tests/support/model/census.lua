@@ -50,7 +50,7 @@ end
 for member, bytes in pairs(pairs_of(redis.call('HGETALL', P .. 'delayed:m'))) do
   local v = cmsgpack.unpack(bytes)
   table.insert(out.delayed, { v[3], #bytes, v[1], v[2], v[11] or '', due[member] or false,
-    v[8] == 0 and v[9] == 0 and v[13] == 0 and v[11] == '', v[4], member })
+    v[8] == 0 and v[9] == 0 and v[13] == 0 and v[11] == '' and not v[14], v[4], v[14] == 1, member })
   due[member] = nil
 end
 out.lost = {}

@@ -25,9 +25,12 @@ class Waiting:
     lane: str
     lacking: str = ""
     """What nobody has the code of, where it is parked for that."""
+    due: float = 0
     new: bool = False
     """Whether it was never in its queue: a producer delayed it."""
     run: str = ""
+    retry: bool = False
+    """Whether it takes a token when it starts."""
     member: str = ""
     """Its name in the table of what is delayed."""
 
@@ -49,7 +52,7 @@ class Census:
         self.streams: dict[str, list[list[str]]] = dict(found["streams"])
         """``s:<pool>:<lane>`` -> [entry, id]s, in workers' hands or not."""
         self.pending = {(stream, entry): worker for stream, entry, worker in found["pending"]}
-        self.delayed = [Waiting(*one[:5], *one[6:]) for one in found["delayed"]]
+        self.delayed = [Waiting(*one[:5], float(one[5]), *one[6:]) for one in found["delayed"]]
         self.without_due = [one[0] for one in found["delayed"] if one[5] is False]
         self.without_message = list(found["lost"])
         """Members of the one table of delayed work that the other lacks."""

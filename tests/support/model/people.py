@@ -24,9 +24,9 @@ pauses = st.sampled_from(
 class People(Machine):
     """The rules."""
 
-    @rule()
-    def promote(self) -> None:
-        self.let_all_be_due()
+    @rule(tokens=st.integers(0, 3))
+    def promote(self, tokens: int) -> None:
+        self.let_all_be_due(tokens)
 
     @precondition(lambda self: self.paper.runs)
     @rule(data=st.data(), cancelled=st.booleans())

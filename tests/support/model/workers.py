@@ -85,6 +85,24 @@ class Workers(Machine):
         assert self.cell.fail(held.handed, after_ms=after, retry=retry) == "ok"
         assert self.cell.fail(held.handed, after_ms=after, retry=retry) == "stale"
 
+    @rule(data=st.data(), delayed=st.booleans())
+    def retry_as_celery_does(self, data: st.DataObject, *, delayed: bool) -> None:
+        if not (held := self.drawn(data)):
+            return
+        note = self.paper.let_go(held)
+        run, again = note.message.run, effects.again(note.message._replace(due_ms=0))
+        if delayed:
+            again = effects.again(note.message._replace(due_ms=-self.later()))
+        on = self.paper.is_on(run)
+        assert self.cell.complete(held.handed, again, run=run) == ("ok" if on else "ended")
+        assert self.cell.complete(held.handed, again, run=run) == "stale"
+        self.paper.drained += 1
+        if not on:
+            note.place = Place.DONE
+            return
+        note.deaths = note.suspected = 0
+        self.paper.spend(run, note.size)
+
     @rule(data=st.data(), step=st.sampled_from(STEPS), dead=st.booleans())
     def park(self, data: st.DataObject, step: str, *, dead: bool) -> None:
         if not (held := self.drawn(data)):
