@@ -271,7 +271,7 @@ class Pump:
         if time.monotonic() - self._said_held > _SAID_EVERY_S:
             self._said_held = time.monotonic()
             logger.warning(
-                "%s: its retry waits %.1f s, as those of its pool are at their budget "
+                "%s: its retry waits about %.1f s longer, as those of its pool are at their budget "
                 "(retry.budget)",
                 task_ids[0], held_ms / 1000,
             )  # fmt: skip

@@ -126,6 +126,15 @@ def cancelled_run(w: World) -> None:
 
 
 @scene
+def cancelled_retry(w: World) -> None:
+    """Its step waits for its retry: what is delayed of the run is dropped by the next sweep."""
+    run = w.app.shaken.submit(0, key="cancelled-retry")
+    w.lease()
+    w.hand_back(w.take()[0], retry=True, after_ms=5000)
+    run.cancel()
+
+
+@scene
 def expired_run(w: World) -> None:
     new = calls.NewRun("expired", b'{"flow":"shaken","v":1}', NOW_MS - 10, KEEP_MS, 10, 1000)
     w.enqueue(message("expired:0", run="expired"), run=new)
