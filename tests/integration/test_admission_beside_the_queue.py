@@ -202,6 +202,15 @@ def test_a_run_of_many_delayed_messages_ends_in_pieces(cell: Cell) -> None:
     assert not cell.redis("EXISTS", cell.keys.delayed_messages())
 
 
+def test_a_message_that_is_delayed_once_more_takes_one_place(cell: Cell) -> None:
+    for due in (-HOUR, -2 * HOUR):
+        cell.enqueue(message("a", due=due))
+    [bytes_] = cell.redis("HVALS", cell.keys.delayed_messages())
+    load = cell.redis("HGETALL", f"{cell.prefix}load:p")
+    assert (load[b"d:normal"], int(load[b"db:normal"])) == (b"1", len(bytes_))
+    assert float(cell.redis("ZSCORE", cell.keys.delayed(), "a#0")) > cell.now_ms() + HOUR
+
+
 def test_what_is_dropped_with_its_run_leaves_nothing_of_its_fan_ins(cell: Cell) -> None:
     members = [message(f"m{n}", run="r", join=f"r:j|{n}") for n in range(4)]
     join = effects.join(

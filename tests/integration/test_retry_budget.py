@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from uuid import uuid4
 
@@ -10,6 +11,7 @@ import pytest
 from agentq.ops.why import explain
 from agentq.store import calls, effects
 from tests.support.cell import KEEP_MS, Cell, message
+from tests.support.command_line import home
 from tests.support.ledger import Ledger
 from tests.support.running import running
 from tests.support.waiting import wait_until
@@ -248,6 +250,9 @@ def test_steps_and_tasks_that_fail_on_are_started_within_the_budget(
         wait_until(
             lambda: "budget (retry.budget)" in str(explain(app.app.aq, last.run).waits), "why tells"
         )
+        with home() as user:
+            shown = user.run("status", env=app.variables).stdout
+        assert re.search(r"held \d+ retries of pool shared: they are at their budget", shown)
 
 
 def test_a_retry_begins_behind_the_time_that_a_model_server_asked_for(

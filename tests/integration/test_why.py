@@ -101,6 +101,26 @@ def test_a_retry_and_a_parked_step_have_their_time(cell: Cell, aq: AgentQ) -> No
     assert wait.said.startswith("is parked: no worker has task x.a; offered again in ")
 
 
+def test_a_retry_that_waits_for_the_budget_has_its_place(cell: Cell, aq: AgentQ) -> None:
+    for run in ("q", "r"):
+        cell.enqueue(task(run, run=run), run=run)
+        [handed] = cell.fetch(WORKER)
+        cell.fail(handed, after_ms=1 if run == "q" else 2)
+    waiting = cell.keys.retries("p")
+
+    def both_wait() -> bool:
+        cell.fill_bucket(0)
+        cell.promote(retries="0 1")
+        return bool(cell.redis("ZCARD", waiting) == 2)
+
+    wait_until(both_wait, "both are due")
+    wait = only(aq)
+    assert wait.where == "delayed"
+    assert wait.said == (
+        "waits for retry 1, place 2 of 2; retries of pool p are at their budget (retry.budget)"
+    )
+
+
 def test_a_fan_in_has_its_counts_and_what_waits_for_at_once(cell: Cell, aq: AgentQ) -> None:
     members = [task(f"m{n}", run="r")._replace(join=f"r:j1|{n}") for n in range(10)]
     join = effects.join(

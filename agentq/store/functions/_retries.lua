@@ -45,7 +45,6 @@ local function take_tokens(P, pool, most, now)
   local tokens = b[2] - math.max(0, b[2] - 1) * math.min(1, passed / WINDOW)
     + share * made * (passed > WINDOW and WINDOW / passed or 1)
     + math.max(0, least - share * attempts) * math.min(passed, WINDOW)
-  if passed > WINDOW then tokens = math.max(tokens, least * WINDOW) end -- it was quiet
   local taken = math.min(most, math.floor(tokens))
   tokens = tokens - taken
   redis.call('HSET', load, 'b', cmsgpack.pack({ now, tokens, attempts, ended }))
