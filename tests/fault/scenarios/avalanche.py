@@ -149,7 +149,11 @@ def avalanche(server: Server, folder: Path, plan: Plan) -> Avalanche:
         prefix = Keys(cell).prefix
 
         def left() -> list[str]:
-            tables = [name for name in ("delayed", "due") if server.client.exists(prefix + name)]
+            tables = [
+                name
+                for name in ("delayed:m", "tokens", "due")
+                if server.client.exists(prefix + name)
+            ]
             return [*server.streams(cell), *tables]
 
         wait_until(lambda: not left(), lambda: f"it drains: {left()}", _DRAIN_S)
