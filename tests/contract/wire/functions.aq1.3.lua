@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 3
-local REVISION, DIGEST = 3, '3ebaf9c42782794d'
+local REVISION, DIGEST = 3, '12a1ff39fdd32e96'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -94,12 +94,93 @@ local function wake_all(P, woken, now)
   for pool, count in pairs(woken) do wake(P, pool, math.min(count, 16), now) end
 end
 
+-- How many retries a pool starts, so that what it depends on and fails is not asked ever more often.
+--
+-- A retry takes a token when it starts. Each attempt of the pool brings `retry.budget` percent of one,
+-- and where that is less than `retry.per_second`, time brings the rest; tokens fade within WINDOW.
+-- So a quiet pool has ten seconds' worth of them: its first retries are never held. Finagle's budget,
+-- and Linkerd's.
+--
+-- A retry that is due and has no token waits for one, behind those that wait already; `promote` starts
+-- the oldest as tokens come, so their rate is what the bucket says by then. The field's budgets (gRPC,
+-- Finagle, Envoy) refuse it, since there a caller is on the line who can do without; here the work
+-- was accepted and lies in Redis, where waiting costs nobody anything, and failing it would make
+-- lost runs of a dependency's bad minute. A run's deadline bounds the wait.
+--
+-- One bucket a pool, here and not in each worker: a thousand buckets would be a thousand minimums,
+-- and a worker that is killed and comes back would begin with a full one. It costs nothing where
+-- nothing is retried, since completions are counted anyway. The keys:
+--   retries          the two settings, as `promote` notes them
+--   retries:<pool>   what waits for a token, score = when it was due; it is delayed, see `_beside`
+--   tokens           pools where retries wait, score = when to look for tokens, ms
+-- and of `load:<pool>` the fields
+--   f  attempts that ended in a retry by `fail` (what ends by `complete` is in n)
+--   b  the bucket, packed: {at, tokens, attempts a ms, n + f as last seen}
+
+local WINDOW = 10000
+local LATELY = 2000 -- ms over which attempts are averaged, so that time brings tokens again soon after a storm
+local HANDFUL_MS = 250 -- between two looks at a bucket: tokens are given out by the handful
+local BUDGET, PER_SECOND = 20, 10
+
+local function retry_settings(P)
+  local text = redis.call('GET', P .. 'retries') or ''
+  local percent, least = string.match(text, '^(%d+) (%d+)$')
+  return (tonumber(percent) or BUDGET) / 100, (tonumber(least) or PER_SECOND) / 1000
+end
+
+-- Takes as many tokens as there are, `most` at most; returns how many, and when to look for more.
+local function take_tokens(P, pool, most, now)
+  local load = P .. 'load:' .. pool
+  local share, least = retry_settings(P)
+  local found = redis.call('HMGET', load, 'n', 'f', 'b')
+  local ended = tonumber(found[1] or '0') + tonumber(found[2] or '0')
+  local b = found[3] and cmsgpack.unpack(found[3]) or { now, least * WINDOW, 0, ended }
+  local passed, made = math.max(0, now - b[1]), math.max(0, ended - b[4])
+  local attempts = b[3] * (1 - math.min(1, passed / LATELY)) + made / math.max(passed, LATELY)
+  -- After longer than WINDOW: of what was made since, as much as in one. The last token does not fade.
+  local tokens = b[2] - math.max(0, b[2] - 1) * math.min(1, passed / WINDOW)
+    + share * made * (passed > WINDOW and WINDOW / passed or 1)
+    + math.max(0, least - share * attempts) * math.min(passed, WINDOW)
+  local taken = math.min(most, math.floor(tokens))
+  tokens = tokens - taken
+  redis.call('HSET', load, 'b', cmsgpack.pack({ now, tokens, attempts, ended }))
+  if tokens >= 1 then return taken, now end
+  return taken, now + math.max(HANDFUL_MS, math.ceil((1 - tokens) / math.max(least, share * attempts)) + 1)
+end
+
+-- Whether a retry may start at once; takes its token.
+local function may_retry(P, pool, now)
+  if redis.call('EXISTS', P .. 'retries:' .. pool) == 1 then return false end
+  local taken = take_tokens(P, pool, 1, now)
+  return taken == 1
+end
+
+local function wait_for_token(P, pool, member, due, now)
+  redis.call('ZADD', P .. 'retries:' .. pool, due, member)
+  redis.call('ZADD', P .. 'tokens', 'NX', now, pool)
+end
+
+-- Returns in how many ms the first `count` of the retries that wait will have started, as the bucket
+-- was last seen; 0: none waits.
+local function retry_wait(P, pool, count)
+  local waiting = redis.call('ZCARD', P .. 'retries:' .. pool)
+  if waiting == 0 then return 0 end
+  local share, least = retry_settings(P)
+  local b = redis.call('HGET', P .. 'load:' .. pool, 'b')
+  local attempts = b and cmsgpack.unpack(b)[3] or 0
+  return math.ceil(math.min(count, waiting) / math.max(least, share * attempts))
+end
+
 -- What waits beside its queue: delayed until it is due, or put aside by a pause.
 --
 -- Both are kept packed, by `packed` alone: {pool, lane, id, run, join, headers, body, attempts, retries,
--- born, what no worker has the code of or "", parked since, times suspected, 1 where Celery retries it
--- (else there is no such field)}. Delayed messages are the
--- zset `delayed` and the hash `delayed:m` by "<id>#<retries>"; those put aside are lists `aside:<pause>`.
+-- born, what no worker has the code of or "", parked since, times suspected, 1 where it is a retry
+-- that has to take a token (else there is no such field)}. Those put aside are lists `aside:<pause>`.
+--
+-- Delayed messages are in the hash `delayed:m` by "<id>#<retries>", their due times in the zset
+-- `delayed`; that of a retry that is due and has no token, in `retries:<pool>` (`_retries`). The set
+-- `delayed:r:<run>` names those of a run: what is left of it when it ends is dropped by `promote`,
+-- which finds the run in the set `ended`. A run takes no room of those that go on.
 --
 -- Admission must know of them, so they are counted in `load:<pool>`, messages and packed bytes of a lane:
 --   d:<lane>, db:<lane>   what a producer delayed
@@ -156,21 +237,24 @@ local function count_parked(P, name, by, since)
 end
 
 -- Takes delayed messages out of their table, as {fields, pool, lane}, in order; what is there no
--- more is left out.
-local function undelay(P, members)
-  local found, counts = {}, {}
+-- more is left out. `stays(member, fields, pool)`: true of what is only to have no due time any more.
+local function undelay(P, members, stays)
+  local found, gone, counts = {}, {}, {}
   if not members[1] then return found end
   local there = redis.call('HMGET', P .. 'delayed:m', unpack(members))
-  redis.call('HDEL', P .. 'delayed:m', unpack(members))
   redis.call('ZREM', P .. 'delayed', unpack(members))
-  for k = 1, #members do
-    if there[k] then
-      local f, pool, lane = unpacked(there[k])
+  for k, member in ipairs(members) do
+    local f, pool, lane
+    if there[k] then f, pool, lane = unpacked(there[k]) end
+    if f and not (stays and stays(member, f, pool)) then
+      if f.back then redis.call('ZREM', P .. 'retries:' .. pool, member) end
+      if f.r ~= '' then redis.call('SREM', P .. 'delayed:r:' .. f.r, member) end
       if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
       tally(counts, pool, lane, kind_of(f), #there[k], -1)
-      found[#found + 1] = { f, pool, lane }
+      found[#found + 1], gone[#gone + 1] = { f, pool, lane }, member
     end
   end
+  if gone[1] then redis.call('HDEL', P .. 'delayed:m', unpack(gone)) end
   write_counts(P, counts)
   return found
 end
@@ -178,11 +262,13 @@ end
 -- Delays a message, with the fields of an entry; one of that id and retry takes the place of the other.
 local function delay(P, f, pool, lane, due)
   local member, bytes, counts = f.i .. '#' .. f.n, packed(f, pool, lane), {}
-  if redis.call('ZADD', P .. 'delayed', due, member) == 0 then
-    undelay(P, { member })
-    redis.call('ZADD', P .. 'delayed', due, member)
-  end
+  if redis.call('HEXISTS', P .. 'delayed:m', member) == 1 then undelay(P, { member }) end
+  redis.call('ZADD', P .. 'delayed', due, member)
   redis.call('HSET', P .. 'delayed:m', member, bytes)
+  if f.r ~= '' then
+    redis.call('SADD', P .. 'delayed:r:' .. f.r, member)
+    if redis.call('HGET', P .. 'run:' .. f.r, 'state') ~= 'running' then redis.call('SADD', P .. 'ended', f.r) end
+  end
   if (f.unknown or '') ~= '' then count_parked(P, f.unknown, 1, f.u) end
   tally(counts, pool, lane, kind_of(f), #bytes, 1)
   write_counts(P, counts)
@@ -191,9 +277,9 @@ end
 -- Puts a message where it belongs and notes which pool to wake.
 local function put(P, m, now, woken)
   if m.due < 0 then m.due = now - m.due end
-  if m.due > now then
+  if m.due > now or (m.back and not may_retry(P, m.pool, now)) then
     delay(P, { i = m.id, r = m.run, j = m.join, h = m.h, b = m.b, a = 0, n = 0, t = now, u = 0, s = 0,
-      back = m.back }, m.pool, m.lane, m.due)
+      back = m.back }, m.pool, m.lane, math.max(m.due, now))
   else
     add(P, 's:', m, 0, 0, 0)
     woken[m.pool] = (woken[m.pool] or 0) + 1
@@ -288,6 +374,7 @@ local function end_run(P, run, state, data, keep, now, kind, last, record)
   end
   redis.call('HSET', key, 'state', state, 'ended', now, 'result', data)
   if record[2] ~= '0' then redis.call('ZREM', P .. 'due', run) end
+  if redis.call('EXISTS', P .. 'delayed:r:' .. run) == 1 then redis.call('SADD', P .. 'ended', run) end
   if kind then
     redis.call('XADD', key .. ':ev', '*', 'e', kind, 'd', last, 'x', '"' .. state .. '"')
   else
@@ -533,60 +620,6 @@ local function give_up(P, f, pool, lane, kind, message, keep, now, woken)
   end
 end
 
--- How many retries a pool starts, so that what it depends on and fails is not asked ever more often.
---
--- A retry takes a token. Each attempt of the pool brings `retry.budget` percent of one, and where that
--- is less than `retry.per_second`, time brings the rest; a token fades within WINDOW. So a quiet pool
--- has ten seconds' worth of them: its first retries are never held. Finagle's budget, and Linkerd's.
---
--- A retry beyond it waits for its token, behind those that wait already. The field's budgets (gRPC,
--- Finagle, Envoy) refuse it, since there a caller is on the line who can do without; here the work
--- was accepted and lies in Redis, where waiting costs nobody anything, and failing it would make
--- lost runs of a dependency's bad minute. A run's deadline bounds the wait.
---
--- One bucket a pool, here and not in each worker: a thousand buckets would be a thousand minimums,
--- and a worker that is killed and comes back would begin with a full one. It costs nothing where
--- nothing is retried, since completions are counted anyway. Key `retries`: the two settings, as
--- `promote` notes them; of `load:<pool>` the fields
---   f  attempts that ended in a retry by `fail` (what ends by `complete` is in n)
---   b  the bucket, packed: {at, tokens, attempts a ms, n + f as last seen}
---   w  until when tokens are spoken for, ms, where retries had to wait
-
-local WINDOW = 10000
-local BUDGET, PER_SECOND = 20, 10
-
-local function retry_settings(P)
-  local text = redis.call('GET', P .. 'retries') or ''
-  local percent, least = string.match(text, '^(%d+) (%d+)$')
-  return (tonumber(percent) or BUDGET) / 100, (tonumber(least) or PER_SECOND) / 1000
-end
-
--- Takes a token; returns when the retry may start that is due at `due`.
-local function retry_at(P, pool, due, now)
-  local load = P .. 'load:' .. pool
-  local share, least = retry_settings(P)
-  local found = redis.call('HMGET', load, 'n', 'f', 'b')
-  local ended = tonumber(found[1] or '0') + tonumber(found[2] or '0')
-  local b = found[3] and cmsgpack.unpack(found[3]) or { now, least * WINDOW, 0, ended }
-  local tokens, attempts = b[2], b[3]
-  local passed, made = math.max(0, now - b[1]), math.max(0, ended - b[4])
-  local weight = math.min(1, passed / WINDOW)
-  if tokens > 0 then tokens = tokens * (1 - weight) end
-  -- After longer than WINDOW: of what was made since, as much as in one.
-  tokens = tokens + share * made * (passed > WINDOW and WINDOW / passed or 1)
-    + math.max(0, least - share * attempts) * math.min(passed, WINDOW)
-  -- A quiet pool pays its debt by all of the time that has passed, and has its first retries free.
-  if passed > WINDOW then tokens = math.min(tokens + least * (passed - WINDOW), least * WINDOW) end
-  tokens = tokens - 1
-  attempts = attempts * (1 - weight) + made / math.max(passed, WINDOW)
-  local rate = math.max(least, share * attempts)
-  redis.call('HSET', load, 'b', cmsgpack.pack({ now, tokens, attempts, ended }))
-  if tokens >= 0 then return due end
-  local free = now + math.ceil(-tokens / rate)
-  redis.call('HSET', load, 'w', free)
-  return math.max(due, free)
-end
-
 -- The effects of a state change, as one function applies them.
 --
 -- Effects stand flat in ARGV, opcode first, and are applied in order by `apply`:
@@ -624,9 +657,7 @@ local function apply(P, argv, i, n, now, woken, fits, record)
       local m
       m, i = message_at(argv, i)
       bytes = bytes + #m.h + #m.b
-      if op == 'again' then
-        m.due, m.back = retry_at(P, m.pool, m.due < 0 and now - m.due or m.due, now), 1
-      end
+      if op == 'again' then m.back = 1 end
       put(P, m, now, woken)
     elseif op == 'part' then
       bytes = bytes + #argv[i + 2]
@@ -870,7 +901,7 @@ end
 --     rate    completions in 1,000 s, -1 = not measured yet
 --     since, from, behind   when the rate was measured, n and the waiting messages then
 --   g:<lane>  bytes of large messages accepted since the sample
---   f, b, w   what retries are measured by, see `_retries`
+--   f, b      what retries are measured by, see `_retries`
 --   d:, db:, a:, ab: <lane>   what waits beside the queue, see `_beside`
 -- A sample costs 20 us and is taken at most every SAMPLE_MS, or once GROWTH bytes came in since.
 
@@ -929,16 +960,24 @@ local function load_of(P, pool, lane, depth, now)
   return sample(P, pool, lane, s, depth, now), 0, found
 end
 
--- When to come back: a tenth of what is too much has drained by then.
-local function retry_after(rate, depth)
-  if rate < 0 then return FIRST_RETRY end
-  if rate == 0 then return LONGEST_RETRY end
-  local ms = math.ceil(math.ceil(depth / 10) * 1000000 / rate)
-  return math.max(SHORTEST_RETRY, math.min(LONGEST_RETRY, ms))
+-- In how many ms `count` of what waits beside a queue can have come back: not before so many of all
+-- that is delayed are due, and where retries wait for tokens, not before theirs came.
+local function comes_back(P, pool, count, now)
+  local wait = retry_wait(P, pool, count)
+  if wait > 0 then return wait end
+  local place = math.min(count, redis.call('ZCARD', P .. 'delayed')) - 1
+  local last = redis.call('ZRANGE', P .. 'delayed', place, place, 'WITHSCORES')
+  return last[2] and math.ceil(tonumber(last[2])) - now or 0
 end
 
-local function full(reason, there, limit, rate, depth)
-  return { 'full', reason, there, limit, retry_after(rate, depth) }
+-- When to come back: a tenth of what is too much has gone by then. What is in the queue goes as fast as
+-- the pool drains, what waits `aside` not before it comes back.
+local function retry_after(P, pool, rate, depth, aside, now)
+  local tenth, ms = math.ceil((depth + aside) / 10), FIRST_RETRY
+  if rate == 0 then return LONGEST_RETRY end
+  if rate > 0 then ms = math.ceil(tenth * 1000000 / rate) end
+  if tenth > depth then ms = math.max(ms, comes_back(P, pool, tenth - depth, now)) end
+  return math.max(SHORTEST_RETRY, math.min(LONGEST_RETRY, ms))
 end
 
 -- There is room for delayed work once the first that is delayed is due.
@@ -968,8 +1007,12 @@ end
 local function admit(P, pool, lane, work, length, bytes, now)
   local depth = work.depth
   local s, grown, beside = load_of(P, pool, lane, depth, now)
-  local there, aside = depth + (beside[5] or 0), tonumber(beside[6] or '0')
+  local waits, aside = tonumber(beside[5] or '0'), tonumber(beside[6] or '0')
+  local there = depth + waits
   local later = tonumber(beside[4] or '0')
+  local function full(reason, found, limit, queued, beside_them)
+    return { 'full', reason, found, limit, retry_after(P, pool, s[RATE], queued, beside_them, now) }
+  end
   if work.delayed then
     there = tonumber(beside[3] or '0')
     if there + work.more >= length then
@@ -977,19 +1020,19 @@ local function admit(P, pool, lane, work, length, bytes, now)
     end
     if later >= bytes then return full_of_delayed(P, 'delayed bytes', later, bytes, now) end
   elseif there + work.more >= length then
-    return full('length', there + work.more, length, s[RATE], there)
+    return full('length', there + work.more, length, depth, waits)
   end
   if work.per_tenant > 0 and work.unfinished >= work.per_tenant then
-    return full('tenant', work.unfinished, work.per_tenant, s[RATE], work.unfinished)
+    return full('tenant', work.unfinished, work.per_tenant, work.unfinished, 0)
   end
   -- An old sample must not refuse what there is room for by now.
   local over = s[BYTES] + grown + aside >= bytes or (s[MOST] > 0 and s[USED] + grown >= s[MOST])
   if over and s[AT] < now then s, grown = sample(P, pool, lane, s, depth, now), 0 end
   local held = work.delayed and later or s[BYTES] + grown + aside
-  if held >= bytes then return full('bytes', held, bytes, s[RATE], depth) end
+  if held >= bytes then return full('bytes', held, bytes, depth, waits) end
   local fill = math.max((there + work.more) / length, held / bytes)
   if s[MOST] > 0 then
-    if s[USED] + grown >= s[MOST] then return full('memory', s[USED] + grown, s[MOST], s[RATE], depth) end
+    if s[USED] + grown >= s[MOST] then return full('memory', s[USED] + grown, s[MOST], depth, waits) end
     fill = math.max(fill, (s[USED] + grown) / s[MOST])
   end
   if work.per_tenant > 0 then fill = math.max(fill, work.unfinished / work.per_tenant) end
@@ -1035,11 +1078,8 @@ local function over_already(record, now)
   return deadline > 0 and now > deadline and 'late'
 end
 
--- Returns the fan-ins of a run that a delivery stands in: as a member (field j), as the body (its header).
-local function joins_of(run, stream, entry)
-  local found = redis.call('XRANGE', stream, entry, entry)
-  if not found[1] then return {} end
-  local f = fields_of(found[1])
+-- Returns the fan-ins of its run that a message stands in: as a member (field j), as the body (its header).
+local function joins_of(run, f)
   local names = {}
   local function name(join)
     if type(join) == 'string' and string.sub(join, 1, #run) == run then names[#names + 1] = join end
@@ -1058,10 +1098,11 @@ local function complete_one(P, argv, i, n, now, woken, spent)
   local s, record = nil, run ~= '' and read_run(P, run) or nil
   local over = record and over_already(record, now)
   -- Nobody waits for the fan-ins of a run that is over: not even for what of them was held back.
-  local joins = over and stream ~= '' and joins_of(run, stream, argv[i + 1])
+  local found = over and stream ~= '' and redis.call('XRANGE', stream, argv[i + 1], argv[i + 1])[1]
+  local joins = found and joins_of(run, fields_of(found)) or {}
   if stream ~= '' and not settle(stream, argv[i + 1]) then return 'stale' end
   if over then
-    for _, join in ipairs(joins or {}) do forget(P, join) end
+    for _, join in ipairs(joins) do forget(P, join) end
     if over == 'late' then end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record) end
     return over
   end
@@ -1257,7 +1298,8 @@ redis.register_function('aq1_enqueue', enqueue)
 -- ARGV[5]  retry     1 = counts as a retry, 0 = handed back unstarted, -n = the process in which it ran
 --                    alone died: counts as an attempt, given up after n (then ARGV[4] is the run's keep_ms)
 -- ARGV[6..] effects (events)
--- Returns  "ok" | "stale" | ms that a retry waits because the budget of its pool is spent (`_retries`)
+-- Returns  "ok" | "stale" | about how many ms longer a retry waits because others of its pool wait for
+--          the budget (`_retries`)
 -- On a full Redis: allowed. Cost: 10-20 us.
 local function fail(keys, argv)
   local P, lane, stream, entry = keys[1], argv[1], argv[2], argv[3]
@@ -1278,10 +1320,9 @@ local function fail(keys, argv)
   f.n, f.u = f.n + counts, 0 -- this worker had its code
   if counts == 1 then
     redis.call('HINCRBY', P .. 'load:' .. pool, 'f', 1)
-    local at = retry_at(P, pool, now + after, now)
-    if at > now + after then after, held = at - now, at - now end
+    f.back, held = 1, retry_wait(P, pool, math.huge) - after
   end
-  if after > 0 then
+  if after > 0 or (f.back and not may_retry(P, pool, now)) then
     delay(P, f, pool, name, now + after)
   else
     add(P, 'r:', message_of(f, pool, name), f.a, f.n, f.t)
@@ -1532,8 +1573,9 @@ end
 
 redis.register_function{ function_name = 'aq1_pause', callback = pause, flags = { 'allow-oom' } }
 
--- Moves delayed messages that are due into their queues, ends runs behind their deadline, drops dead
--- letters that are too old, many or large, and goes on with pauses whose lifting was left undone.
+-- Ends runs behind their deadline and drops what is delayed of runs that have ended; moves delayed
+-- messages that are due into their queues, retries among them as far as there are tokens; goes on with
+-- pauses whose lifting was left undone; drops dead letters that are too old, many or large.
 -- KEYS[1]  prefix
 -- ARGV[1]  most      messages a call, at most 500
 -- ARGV[2]  keep_ms   how long a run that ends by this is kept
@@ -1542,36 +1584,92 @@ redis.register_function{ function_name = 'aq1_pause', callback = pause, flags = 
 -- ARGV[5]  retries   "<retry.budget> <retry.per_second>"
 -- ARGV[6]  number    most dead letters                 ARGV[7]  bytes     most of them together
 -- Returns  {messages moved or, where there may be more, `most`, runs expired, next due ms or 0}
--- On a full Redis: allowed (moves, does not add). Cost: 5 us a message; a call ends behind PIECE bytes.
+-- On a full Redis: allowed (moves, does not add). Cost: 5 us a message, 3 us to let a retry wait for its
+-- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes.
 local SLICE = 50
+local DROPPED = 100 -- at most, by one call
 
-local function promote(keys, argv)
-  local P = keys[1]
-  local now = now_ms()
-  local woken = {}
-  local most, moved, size, due = tonumber(argv[1]), 0, 0, nil
-  while moved < most and size < PIECE do
-    due = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, math.min(SLICE, most - moved))
-    if not due[1] then break end
-    for _, one in ipairs(undelay(P, due)) do
-      local f, pool, lane = one[1], one[2], one[3]
-      -- What a dead process held goes before newer work, though it had to wait for a free place.
-      add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
-      woken[pool] = (woken[pool] or 0) + 1
-      size = size + #f.h + #f.b
-    end
-    moved = moved + #due
+local function put_into_queues(P, found, s, woken)
+  for _, one in ipairs(found) do
+    local f, pool, lane = one[1], one[2], one[3]
+    -- What a dead process held goes before newer work, though it had to wait for a free place.
+    add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
+    woken[pool] = (woken[pool] or 0) + 1
+    s.moved, s.bytes = s.moved + 1, s.bytes + #f.h + #f.b
   end
-  if size >= PIECE then moved = most end -- there may be more
+end
+
+-- Moves what is due: into its queue, retries among those that wait for a token. `s`: see `promote`.
+local function move_due(P, s, now, woken)
+  while s.left > 0 and s.bytes < PIECE do
+    local found = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'WITHSCORES', 'LIMIT', 0,
+      math.min(SLICE, s.left))
+    if not found[1] then return end
+    local members, due = {}, {}
+    for k = 1, #found, 2 do members[#members + 1], due[found[k]] = found[k], found[k + 1] end
+    local ready = undelay(P, members, function(member, f, pool)
+      if not f.back then return false end
+      wait_for_token(P, pool, member, due[member], now)
+      s.bytes = s.bytes + #f.h + #f.b
+      return true
+    end)
+    put_into_queues(P, ready, s, woken)
+    s.left = s.left - #members
+  end
+end
+
+-- Starts the retries that have waited longest, of each pool as many as it has tokens.
+local function start_retries(P, s, now, woken)
+  for _, pool in ipairs(redis.call('ZRANGEBYSCORE', P .. 'tokens', '-inf', now, 'LIMIT', 0, SLICE)) do
+    local key, at, taken = P .. 'retries:' .. pool, now, 1
+    while taken > 0 and s.left > 0 and s.bytes < PIECE do
+      taken, at = take_tokens(P, pool, math.min(SLICE, s.left, redis.call('ZCARD', key)), now)
+      local members = taken > 0 and redis.call('ZRANGE', key, 0, taken - 1) or {}
+      put_into_queues(P, undelay(P, members), s, woken)
+      s.left = s.left - taken
+    end
+    if redis.call('EXISTS', key) == 0 then
+      redis.call('ZREM', P .. 'tokens', pool)
+    else
+      redis.call('ZADD', P .. 'tokens', at, pool)
+    end
+  end
+end
+
+-- Drops what is delayed of runs that have ended, and their fan-ins, as a worker would that fetched it.
+-- Returns whether there may be more.
+local function drop_ended(P)
+  local dropped, size = 0, 0
+  while dropped < DROPPED and size < PIECE do
+    local run = redis.call('SRANDMEMBER', P .. 'ended')
+    if not run then return false end
+    local members = redis.call('SPOP', P .. 'delayed:r:' .. run, math.min(SLICE, DROPPED - dropped))
+    if not members[1] then redis.call('SREM', P .. 'ended', run) end
+    for _, one in ipairs(undelay(P, members)) do
+      for _, join in ipairs(joins_of(run, one[1])) do forget(P, join) end
+      size = size + #one[1].h + #one[1].b
+    end
+    dropped = dropped + math.max(1, #members)
+  end
+  return true
+end
+
+-- `s`: what a call may still look at and what it did: {left, moved, bytes}.
+local function promote(keys, argv)
+  local P, most, keep = keys[1], tonumber(argv[1]), tonumber(argv[2])
+  local now, woken, s = now_ms(), {}, { left = tonumber(argv[1]), moved = 0, bytes = 0 }
+  if argv[5] then redis.call('SET', P .. 'retries', argv[5]) end
+  local late = redis.call('ZRANGEBYSCORE', P .. 'due', '-inf', now - 1, 'LIMIT', 0, 100)
+  for _, run in ipairs(late) do
+    if not end_run(P, run, 'expired', 'null', keep, now) then redis.call('ZREM', P .. 'due', run) end
+  end
+  local more = drop_ended(P)
+  move_due(P, s, now, woken)
+  start_retries(P, s, now, woken)
   for _, pause in ipairs(pauses(P) or {}) do
     if pause.ending then bring_back(P, pause.text, 100, woken) end
   end
   wake_all(P, woken, now)
-  local late = redis.call('ZRANGEBYSCORE', P .. 'due', '-inf', now - 1, 'LIMIT', 0, 100)
-  for _, run in ipairs(late) do
-    if not end_run(P, run, 'expired', 'null', tonumber(argv[2]), now) then redis.call('ZREM', P .. 'due', run) end
-  end
-  local keep = tonumber(argv[2])
   local old = redis.call('ZRANGEBYSCORE', P .. 'runs', '-inf', now - keep * 2, 'LIMIT', 0, 500)
   if old[1] then redis.call('ZREM', P .. 'runs', unpack(old)) end
   if argv[3] then
@@ -1580,9 +1678,10 @@ local function promote(keys, argv)
     trim_to_fit(P, now - tonumber(argv[3]))
     if redis.call('XLEN', P .. 'dead') == 0 then redis.call('HSET', P .. 'dead:n', 'bytes', 0) end
   end
-  if argv[5] then redis.call('SET', P .. 'retries', argv[5]) end
-  local first = redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')
-  return { moved, #late, tonumber(first[2] or '0') }
+  local first = tonumber(redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')[2])
+  local token = tonumber(redis.call('ZRANGE', P .. 'tokens', 0, 0, 'WITHSCORES')[2])
+  more = more or s.left <= 0 or s.bytes >= PIECE
+  return { more and most or s.moved, #late, math.min(first or token or 0, token or first or 0) }
 end
 
 redis.register_function{ function_name = 'aq1_promote', callback = promote, flags = { 'allow-oom' } }
