@@ -10,11 +10,14 @@ documents, Celery's own chord algorithm.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 from celery import states
@@ -35,7 +38,7 @@ from agentq.outcome import sendable, text_of
 from agentq.store import calls, effects
 from agentq.store.address import Address, parse
 from agentq.store.client import Store
-from agentq.store.keys import RESULT_PREFIX
+from agentq.store.keys import GROUP, RESULT_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +171,21 @@ class Backend(PlainBackend):
             request.__dict__[outbox.ATTRIBUTE] = Outbox()
             request.__dict__[_AFTER_MS] = milliseconds(after)
         return bool(stream)
+
+    def is_lost(self, request: Any) -> bool:
+        """Whether a delivery that has waited here for longer than a lease is another's by now.
+
+        This process, or its parent, was stopped meanwhile. False while the broker does not answer:
+        what it does is refused at the end.
+        """
+        info = (getattr(request, "properties", None) or {}).get("delivery_info") or {}
+        waited = monotonic() - info.get("taken", math.inf)
+        stream, entry = self._fence(request)
+        if waited < self.app.aq.settings.worker.lease.total_seconds() or not stream:
+            return False
+        with contextlib.suppress(BrokerUnavailable):
+            return not self._store.command("XPENDING", stream, GROUP, entry, entry, 1)
+        return False
 
     def settle(self, request: Any) -> None:
         """End a delivery with what was gathered for *request*; our loop does it itself."""

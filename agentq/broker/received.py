@@ -10,6 +10,7 @@ entry --> Received   a message for Celery's consumer
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from kombu import compression
@@ -182,6 +183,7 @@ def _payload(message: Envelope, fence: Fence, letter: Letter) -> dict[str, Any]:
         "priority": message.properties.get("priority"),
         "redelivered": letter.attempts + letter.suspected > 0,
         "deaths": letter.attempts + letter.suspected,
+        "taken": monotonic(),  # the children of a pool have the same clock
     }
     return {
         "body": body,

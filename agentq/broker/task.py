@@ -72,6 +72,8 @@ class Task(CeleryTask):  # type: ignore[misc]
         if request.called_directly or request.__dict__.get(CALLED):
             return self.run(*args, **kwargs)
         request.__dict__[CALLED] = True
+        if self.backend.is_lost(request):
+            raise Ignore
         with before_it_begins():
             resolved = self.app.resolve_joins(args, getattr(request, "aq", None))
         if self.step is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from agentq.host.process import descendants
 from agentq.runs.handle import RunHandle
 from agentq.settings.sources import CRASH_VARIABLE
 from tests.support.ledger import Ledger
@@ -166,6 +168,26 @@ def test_what_reaches_a_worker_that_was_stopped_for_longer_than_its_lease_is_not
             frozen.send(signal.SIGCONT)
         wait_until(lambda: "lost" in frozen.log(), "it notices")
         assert submit(app, "one", 8).result(timeout=10) == 8
+    assert ledger.lines("quick 7") == ["quick 7 other@test"]
+
+
+def test_what_waits_for_a_child_of_a_worker_that_was_stopped_is_not_begun(
+    start: Start, ledger: Ledger
+) -> None:
+    with start() as app:
+        frozen = app.worker("frozen", options=("-Q", "shared", "-P", "prefork", "-c", "1"))
+        for child in descendants(frozen.pid):
+            os.kill(child, signal.SIGSTOP)
+        handle = submit(app, "one", 7)
+        wait_until(lambda: "received" in frozen.log(), "it is on its way to the child")
+        frozen.send(signal.SIGSTOP)
+        app.worker("other")
+        try:
+            assert handle.result(timeout=20) == 7
+        finally:
+            os.killpg(frozen.pid, signal.SIGCONT)
+        wait_until(lambda: "lost" in frozen.log(), "it notices")
+        wait_until(lambda: "quick" in frozen.log().partition("lost")[2], "the child had it")
     assert ledger.lines("quick 7") == ["quick 7 other@test"]
 
 
