@@ -32,12 +32,12 @@ _CALLED = "fcall time"
 _SENT = (
     "exists unlink pexpire rename persist set get hset hget hmget hgetall hincrby hdel hsetnx "
     "sadd xadd xlen xgroup|create xinfo|groups zadd zrem zscore zpopmin rpush lpop lrange llen "
-    "lindex info memory|usage zrange zrangebyscore smembers"
+    "lindex info memory|usage zrange zrangebyscore smembers hexists srem zcard"
 )
 _READ = "xread mget del subscribe unsubscribe setex multi exec publish wait"
 _WORKED = (
-    "blpop xreadgroup xack xdel xrange xrevrange xpending xgroup|delconsumer pttl hexists "
-    "hkeys hscan lrem zcard psubscribe punsubscribe"
+    "blpop xreadgroup xack xdel xrange xrevrange xpending xgroup|delconsumer pttl hlen "
+    "hkeys hscan lrem spop srandmember psubscribe punsubscribe"
 )
 _COMMANDS = {
     Role.PRODUCER: (_CONNECTED, _CALLED, _SENT, _READ),
