@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +27,10 @@ def worker(
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", "-n", help="Default: POOL-INDEX@HOST.")
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="Its seat stands there: agentq plan --json."),
     ] = None,
     parent: Parent = 0,
     announce: Announce = -1,
@@ -59,5 +64,6 @@ def worker(
         cores=chosen,
         slots=slots,
         name=name,
+        plan=plan,
     )
     raise typer.Exit(become_worker(load_app(app), options, announce=announcer(announce)))

@@ -1,4 +1,11 @@
-"""The number of files and sockets this process may have open, raised as far as it is allowed."""
+"""What the kernel lets this process have: open files, threads, mappings, a backlog of connections.
+
+    before the start   `needs`: what the plan needs of each, what there is, whose limit, the remedy
+    at the start       `raise_open_files`: the soft limit raised as far as it is allowed
+    while it runs      `uses`: how near a process is to its limits; 80 % is a finding
+
+A limit that is reached hits whoever asks next, not whoever used it up: hence room of 2-3 times.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,21 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentq.host.cgroup import Cgroup, read_cgroup
+from agentq.host.finding import Finding
+
+ROOT = Path("/")
+OPEN_FILES = 65_535
+"""What a worker is to be allowed at least: a descriptor for each call of each of its steps."""
+ROOM = 3
+"""Limits on threads and processes are planned this many times as high as the need."""
+FULL = 0.8
+"""Use against limit from which it is a finding."""
+
 _NR_OPEN = Path("/proc/sys/fs/nr_open")  # what RLIM_INFINITY means for this limit
+_MAPS = 65_530
+_SOMAXCONN = 1_024
+_DROP_IN = "systemctl edit agentq-worker@.service"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +42,87 @@ class OpenFiles:
         """Return e.g. ``open files: 20000 (raised from 1024)``."""
         raised = f" (raised from {self.before})" if self.now > self.before else ""
         return f"open files: {self.now}{raised}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What may be had; None: no limit, or not known here."""
+
+    open_files: int | None = None
+    """The hard limit: a worker raises its soft one to it."""
+    processes: int | None = None
+    """Threads of this user (RLIMIT_NPROC), which root is exempt from."""
+    tasks: int | None = None
+    """Threads in the control group (pids.max, what TasksMax= sets)."""
+    threads: int | None = None
+    """Threads of the whole machine (kernel.threads-max)."""
+    pids: int | None = None
+    """Process and thread ids of the whole machine (kernel.pid_max)."""
+    mappings: int | None = None
+    """Memory mappings of a process (vm.max_map_count): two a thread and some for each library."""
+    backlog: int | None = None
+    """Connections that wait to be accepted (net.core.somaxconn)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What the plan needs of one limit, beside what there is."""
+
+    name: str
+    need: int
+    value: int | None
+    """None: no limit, or not known here."""
+    source: str
+    """Whose limit it is."""
+    why: str
+    remedy: str
+    """The line or command that raises it."""
+
+    @property
+    def met(self) -> bool:
+        """Whether there is enough."""
+        return self.value is None or self.value >= self.need
+
+    def finding(self) -> Finding | None:
+        """Return what to say of it; None where there is enough."""
+        if self.met:
+            return None
+        seen = f"{self.value}, and the plan needs {self.need} ({self.source})"
+        return Finding(
+            severity="warning", subject=self.name, seen=seen, why=self.why, remedy=self.remedy
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """How much of one limit is in use now."""
+
+    name: str
+    used: int
+    limit: int
+    source: str
+    remedy: str
+
+    @property
+    def share(self) -> float:
+        """Use against limit, 0-1."""
+        return self.used / self.limit if self.limit else 1.0
+
+    def __str__(self) -> str:
+        """Return e.g. ``open files: 52 of 64 (RLIMIT_NOFILE)``."""
+        return f"{self.name}: {self.used} of {self.limit} ({self.source})"
+
+    def finding(self) -> Finding | None:
+        """Return what to say of it; None below 80 %."""
+        if self.share < FULL:
+            return None
+        return Finding(
+            severity="error" if self.used >= self.limit else "warning",
+            subject=self.name,
+            seen=f"{self.used} of {self.limit} in use ({self.source})",
+            why="who asks for one more fails, whoever has used them up",
+            remedy=self.remedy,
+        )
 
 
 def raise_open_files() -> OpenFiles:
@@ -39,8 +141,148 @@ def raise_open_files() -> OpenFiles:
     return OpenFiles(before=before, now=now, hard=most)
 
 
-def _ceiling() -> int:
+def read_limits(*, root: Path = ROOT, cgroup: Cgroup | None = None) -> Limits:
+    """Return what may be had by this process, read below *root*."""
+    group = read_cgroup(root=root) if cgroup is None else cgroup
+    own = _own_limits(root, "self")
+    return Limits(
+        open_files=own.get("Max open files", (None, None))[1],
+        processes=own.get("Max processes", (None, None))[1],
+        tasks=group.tasks,
+        threads=_number(root / "proc/sys/kernel/threads-max"),
+        pids=_number(root / "proc/sys/kernel/pid_max"),
+        mappings=_number(root / "proc/sys/vm/max_map_count"),
+        backlog=_number(root / "proc/sys/net/core/somaxconn"),
+    )
+
+
+def needs(limits: Limits, *, tasks: int, most_tasks: int, open_files: int) -> tuple[Need, ...]:
+    """Return what the plan needs of each limit.
+
+    Args:
+        limits: what there is.
+        tasks: threads and processes of all workers together at their busiest.
+        most_tasks: those of the largest worker.
+        open_files: descriptors of the largest worker at its busiest.
+    """
+    files = max(OPEN_FILES, open_files)
+    all_tasks = ROOM * tasks
+    thread_fails = "a worker at the limit can not start a thread or a process"
+    return (
+        Need(
+            name="open files", need=files, value=limits.open_files, source="RLIMIT_NOFILE, hard",
+            why="a worker at the limit can neither connect nor accept",
+            remedy=f"LimitNOFILE={files} in the unit, or '* hard nofile {files}' in "
+            "/etc/security/limits.d/agentq.conf",
+        ),
+        Need(
+            name="threads of the user", need=all_tasks, value=limits.processes,
+            source="RLIMIT_NPROC", why=thread_fails,
+            remedy=f"LimitNPROC={all_tasks} in the unit, or '* hard nproc {all_tasks}' in "
+            "/etc/security/limits.d/agentq.conf",
+        ),
+        Need(
+            name="threads of the group", need=all_tasks, value=limits.tasks,
+            source="pids.max", why=thread_fails,
+            remedy=f"TasksMax={ROOM * most_tasks} in each worker's unit ({_DROP_IN}), more in its "
+            "slice; docker run --pids-limit",
+        ),
+        Need(
+            name="threads of the machine", need=all_tasks,
+            value=_least(limits.threads, limits.pids),
+            source="the lower of kernel.threads-max and kernel.pid_max", why=thread_fails,
+            remedy=f"sysctl -w kernel.threads-max={all_tasks} kernel.pid_max={all_tasks}",
+        ),
+        Need(
+            name="memory mappings", need=max(_MAPS, ROOM * 2 * most_tasks), value=limits.mappings,
+            source="vm.max_map_count", why="threads and libraries can not be mapped beyond it",
+            remedy=f"sysctl -w vm.max_map_count={max(_MAPS, ROOM * 2 * most_tasks)}",
+        ),
+        Need(
+            name="waiting connections", need=_SOMAXCONN, value=limits.backlog,
+            source="net.core.somaxconn",
+            why="a fleet that comes back at once is refused by a broker with a short queue",
+            remedy=f"sysctl -w net.core.somaxconn={_SOMAXCONN}",
+        ),
+    )  # fmt: skip
+
+
+def uses(pid: int | None = None, *, root: Path = ROOT) -> tuple[Use, ...]:
+    """Return how near process *pid*, by default this one, is to its limits; about 0.2 ms.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+        PermissionError: it belongs to another user.
+    """
+    process = "self" if pid is None else str(pid)
     try:
-        return int(_NR_OPEN.read_text(encoding="ascii"))
+        files = len(list((root / "proc" / process / "fd").iterdir()))
+        mappings = (root / "proc" / process / "maps").read_bytes().count(b"\n")
+    except FileNotFoundError as error:
+        raise ProcessLookupError(f"no process {process}") from error
+    own = _own_limits(root, process)
+    group = read_cgroup(root=root, process=process)
+    open_files = own.get("Max open files", (None, None))[0]
+    found = (
+        ("open files", files, open_files, "RLIMIT_NOFILE", f"LimitNOFILE={OPEN_FILES} in the unit"),
+        ("threads of the group", group.tasks_now, group.tasks, "pids.max", "TasksMax= in the unit"),
+        (
+            "threads of the machine", _threads_now(root),
+            _least(
+                _number(root / "proc/sys/kernel/threads-max"),
+                _number(root / "proc/sys/kernel/pid_max"),
+            ),
+            "kernel.threads-max", "sysctl -w kernel.threads-max=",
+        ),
+        (
+            "memory mappings", mappings, _number(root / "proc/sys/vm/max_map_count"),
+            "vm.max_map_count", "sysctl -w vm.max_map_count=",
+        ),
+    )  # fmt: skip
+    return tuple(
+        Use(name=name, used=used, limit=limit, source=source, remedy=_raised(remedy, limit))
+        for name, used, limit, source, remedy in found
+        if used is not None and limit is not None
+    )
+
+
+def _raised(remedy: str, limit: int) -> str:
+    return f"{remedy}{2 * limit}" if remedy.endswith("=") else remedy
+
+
+def _own_limits(root: Path, process: str) -> dict[str, tuple[int | None, int | None]]:
+    """Return name -> (soft, hard) of /proc/PID/limits; None: unlimited."""
+    found = {}
+    for line in _text(root / "proc" / process / "limits").splitlines()[1:]:
+        name, soft, hard = line[:26].strip(), *line[26:].split()[:2]
+        found[name] = (_count(soft), _count(hard))
+    return found
+
+
+def _count(word: str) -> int | None:
+    return None if word == "unlimited" else int(word)
+
+
+def _threads_now(root: Path) -> int | None:
+    words = _text(root / "proc/loadavg").split()
+    return int(words[3].partition("/")[2]) if words else None
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
     except OSError:
-        return 10240  # macOS' OPEN_MAX
+        return ""
+
+
+def _ceiling() -> int:
+    return _number(_NR_OPEN) or 10_240  # macOS' OPEN_MAX

@@ -1,14 +1,21 @@
 """Which process runs on which cores: a pure function of the machine and the pools.
 
-The rules, in order:
+The rules, in order. A unit is a physical core, SMT siblings and all, while there are enough of
+those; else a logical one.
 
 1. A pool's `cpus` are obeyed; an exclusive pool's are kept from all others where any are left.
-2. Exclusive processes come first, and share a core with nobody else. A unit is a physical core,
-   SMT siblings and all, while there are enough of those; else a logical one.
-3. Shared processes get a unit each while there are enough, else all have the rest together and
-   the kernel balances them.
-4. With cores to spare the lowest is left alone: the system's interrupts and the broker run there.
-5. With too few cores one is still kept apart for the shared; on a single core all share it.
+2. From 8 physical cores on an eighth of them (10-15 %, with whole cores 9-17 % at 11 to 13) is left
+   to the system, the broker and interrupts: the lowest of each node in turn. Below 8 one core would
+   be too much of the machine: the lowest is left alone while there are more than processes.
+3. The broker is on the node with the most cores. Processes fill that node first, then the nearest:
+   on other nodes every message crosses the interconnect.
+4. Exclusive processes come first, and share a core with nobody else. On one core all share it; with
+   too few one is still kept apart for the shared.
+5. Shared processes get a unit each while there are enough, else those of a node have its rest
+   together and the kernel balances them.
+6. Children (the processes for steps of kind="cpu") get the units that are left, one each while
+   there are enough, else dealt out in turn. Exclusive pools' are kept apart; those of a pool that
+   gets none of them use the cores of their own processes.
 
 Every placement carries the reason for it, made to be read by people.
 """
@@ -16,13 +23,18 @@ Every placement carries the reason for it, made to be read by people.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Literal
 
 from agentq.errors import SettingsError
 from agentq.host.topology import Topology, format_cores
 
 Unit = tuple[int, ...]  # logical cores that are handed out together
+Seat = tuple[str, int]  # pool and index
+
+RESERVE_FROM = 8
+"""Physical cores from which on some are left to the system."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +46,8 @@ class Pool:
     processes: int
     cpus: tuple[int, ...] | None = None
     """Logical cores set by hand; dealt out to the processes in turn."""
+    children: int = 0
+    """Processes for steps of kind="cpu" that each of its processes has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +58,8 @@ class Placement:
     index: int
     cores: tuple[int, ...]
     reason: str
+    children: tuple[tuple[int, ...], ...] = ()
+    """The cores of each of its children, by slot."""
 
     def __str__(self) -> str:
         """Return e.g. ``critical-0 on core 1: a core of its own``."""
@@ -51,20 +67,31 @@ class Placement:
         return f"{self.pool}-{self.index} on {noun} {format_cores(self.cores)}: {self.reason}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where everything runs."""
+
+    placements: dict[Seat, Placement]
+    """In the order of the pools."""
+    reserved: tuple[int, ...]
+    """Logical cores that no process was given: the system's, the broker's, the interrupts'."""
+    broker_node: int
+
+
 @dataclass(kw_only=True)
 class _Seats:
     """The placements made so far."""
 
-    taken: dict[tuple[str, int], Placement] = field(default_factory=dict)
+    taken: dict[Seat, Placement] = field(default_factory=dict)
 
-    def give(self, seat: tuple[str, int], cores: Sequence[int], reason: str) -> None:
+    def give(self, seat: Seat, cores: Sequence[int], reason: str) -> None:
         pool, index = seat
         cores = tuple(sorted(cores))
         self.taken[seat] = Placement(pool=pool, index=index, cores=cores, reason=reason)
 
 
-def place(topology: Topology, pools: Sequence[Pool]) -> dict[tuple[str, int], Placement]:
-    """Return (pool, index) -> its placement, in the order of *pools*; the same for the same input.
+def place(topology: Topology, pools: Sequence[Pool]) -> Layout:
+    """Return where each process of *pools* runs; the same for the same input.
 
     Raises:
         SettingsError: when a pool's `cpus` is empty or names a core that may not be used.
@@ -73,15 +100,23 @@ def place(topology: Topology, pools: Sequence[Pool]) -> dict[tuple[str, int], Pl
     for pool in pools:
         if pool.cpus is not None:
             _obey(pool, pool.cpus, topology, seats)
-    units = _left_over(topology, pools)
+    broker_node = _broker_node(topology)
     free = [pool for pool in pools if pool.cpus is None]
     exclusive = [seat for pool in free if pool.purpose == "exclusive" for seat in _seats(pool)]
     shared = [seat for pool in free if pool.purpose == "shared" for seat in _seats(pool)]
-    _divide(units, exclusive, shared, seats)
-    return {seat: seats.taken[seat] for pool in pools for seat in _seats(pool)}
+    crowd = sum(pool.processes * (1 + pool.children) for pool in free)
+    units, reserved = _left_over(topology, pools, broker_node, crowd)
+    _divide(units, exclusive, shared, seats, topology)
+    left = _place_children(seats, free, units)
+    placements = {seat: seats.taken[seat] for pool in pools for seat in _seats(pool)}
+    return Layout(
+        placements=placements,
+        reserved=tuple(sorted(cpu for unit in (*reserved, *left) for cpu in unit)),
+        broker_node=broker_node,
+    )
 
 
-def _seats(pool: Pool) -> list[tuple[str, int]]:
+def _seats(pool: Pool) -> list[Seat]:
     return [(pool.name, index) for index in range(pool.processes)]
 
 
@@ -95,50 +130,76 @@ def _obey(pool: Pool, cpus: tuple[int, ...], topology: Topology, seats: _Seats) 
     for seat in _seats(pool):
         own = cpus[seat[1] :: pool.processes] or (cpus[seat[1] % len(cpus)],)
         seats.give(seat, own, f"set by pools.{pool.name}.cpus")
+        # The loop's is the first; its children go through the others, and meet it last.
+        turns = tuple((own[(slot + 1) % len(own)],) for slot in range(pool.children))
+        seats.taken[seat] = replace(seats.taken[seat], children=turns)
 
 
-def _left_over(topology: Topology, pools: Sequence[Pool]) -> list[Unit]:
-    """Return the physical cores without those that were set by hand; all when none would be left.
+def _broker_node(topology: Topology) -> int:
+    counts = dict.fromkeys(topology.nodes, 0)
+    for core in topology.cores:
+        counts[core.node] += 1
+    return max(counts, key=lambda node: (counts[node], -node), default=0)
+
+
+def _left_over(
+    topology: Topology, pools: Sequence[Pool], broker_node: int, processes: int
+) -> tuple[list[Unit], list[Unit]]:
+    """Return the units for processes, the broker's node first, and those left to the system."""
+    free = _without_pinned(topology, pools)
+    nodes = sorted(topology.nodes, key=lambda n: (topology.distance(broker_node, n), n))
+    by_node = [[unit for node_, unit in free if node_ == node] for node in nodes]
+    in_turn = [unit for row in zip_longest(*by_node) for unit in row if unit is not None]
+    count = len(topology.cores)
+    if count >= RESERVE_FROM:
+        keep = min(round(count / 8), len(free) - 1)
+    else:
+        keep = int(len(free) > processes)
+    reserved = in_turn[:keep]
+    return [unit for row in by_node for unit in row if unit not in reserved], reserved
+
+
+def _without_pinned(topology: Topology, pools: Sequence[Pool]) -> list[tuple[int, Unit]]:
+    """Return (node, physical core) without those that were set by hand; all when none is left.
 
     Shared pools give theirs up only while something else remains for the others.
     """
-    physical = [core.threads for core in topology.cores]
+    physical = [(core.node, core.threads) for core in topology.cores]
     for purposes in (("exclusive", "shared"), ("exclusive",)):
         pinned = {cpu for p in pools if p.purpose in purposes for cpu in p.cpus or ()}
-        rest = [tuple(cpu for cpu in unit if cpu not in pinned) for unit in physical]
-        if any(rest):
-            return [unit for unit in rest if unit]
+        rest = [(node, tuple(cpu for cpu in unit if cpu not in pinned)) for node, unit in physical]
+        if any(unit for _, unit in rest):
+            return [(node, unit) for node, unit in rest if unit]
     return physical
 
 
 def _divide(
     physical: list[Unit],
-    exclusive: list[tuple[str, int]],
-    shared: list[tuple[str, int]],
+    exclusive: list[Seat],
+    shared: list[Seat],
     seats: _Seats,
+    topology: Topology,
 ) -> None:
     needed = len(exclusive) + bool(shared)
     units = physical
     if len(units) < needed:
         # First threads before their siblings, so that two exclusive ones meet on a core last.
-        units = [(cpu,) for cpu, _ in _by_rank(physical)]
-    if len(units) > len(exclusive) + len(shared):
-        units = units[1:]
+        units = _threads(physical)
     if len(units) >= needed:
         for seat, unit in zip(exclusive, units, strict=False):
             seats.give(seat, unit, _own(unit, physical))
-        _share(units[len(exclusive) :], shared, physical, seats)
+        _share(units[len(exclusive) :], shared, physical, seats, topology)
     elif len(units) > 1 and shared:
         _together(units[:-1], exclusive, seats, why="too few cores for one each")
-        _share(units[-1:], shared, physical, seats)
+        _share(units[-1:], shared, physical, seats, topology)
     else:
         _together(units, exclusive + shared, seats, why="too few cores to keep any apart")
 
 
-def _by_rank(physical: list[Unit]) -> list[tuple[int, int]]:
-    """Return (logical core, its rank on its physical core), the first of each core first."""
-    ranked = [(cpu, rank) for unit in physical for rank, cpu in enumerate(unit)]
-    return sorted(ranked, key=lambda pair: pair[1])
+def _threads(units: list[Unit]) -> list[Unit]:
+    """Return the logical cores of *units*, the first of each physical core first."""
+    ranked = [(rank, cpu) for unit in units for rank, cpu in enumerate(unit)]
+    return [(cpu,) for _, cpu in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _own(unit: Unit, physical: list[Unit]) -> str:
@@ -147,20 +208,83 @@ def _own(unit: Unit, physical: list[Unit]) -> str:
 
 
 def _share(
-    units: list[Unit], shared: list[tuple[str, int]], physical: list[Unit], seats: _Seats
+    units: list[Unit],
+    shared: list[Seat],
+    physical: list[Unit],
+    seats: _Seats,
+    topology: Topology,
 ) -> None:
     if len(units) < len(shared):
-        units = [(cpu,) for cpu, _ in _by_rank(units)]
+        units = _threads(units)
     if len(units) >= len(shared):
         for seat, unit in zip(shared, units, strict=False):
             seats.give(seat, unit, _own(unit, physical))
-    else:
-        _together(units, shared, seats, why="fewer cores left than shared processes")
+        return
+    node_of = {cpu: core.node for core in topology.cores for cpu in core.threads}
+    nodes: dict[int, list[Unit]] = {}
+    for unit in units:
+        nodes.setdefault(node_of[unit[0]], []).append(unit)
+    groups: dict[int, list[Seat]] = {node: [] for node in nodes}
+    for seat in shared:
+        fullest = min(nodes, key=lambda node: (len(groups[node]) + 1) / len(nodes[node]))
+        groups[fullest].append(seat)
+    for node, group in groups.items():
+        _together(nodes[node], group, seats, why="fewer cores left than shared processes")
 
 
-def _together(units: list[Unit], group: list[tuple[str, int]], seats: _Seats, *, why: str) -> None:
+def _together(units: list[Unit], group: list[Seat], seats: _Seats, *, why: str) -> None:
     cores = [cpu for unit in units for cpu in unit]
     for seat in group:
         others = ", ".join(f"{pool}-{index}" for pool, index in group if (pool, index) != seat)
         company = f"shared with {others}, " if others else ""
         seats.give(seat, cores, f"{company}{why}")
+
+
+def _place_children(seats: _Seats, pools: Sequence[Pool], units: list[Unit]) -> list[Unit]:
+    """Give each child its cores; return the units that are still left."""
+    exclusive = [[pool] for pool in pools if pool.purpose == "exclusive"]
+    groups = [*exclusive, [pool for pool in pools if pool.purpose == "shared"]]
+    wanted = [sum(pool.processes * pool.children for pool in group) for group in groups]
+    owners = {
+        cpu: number
+        for number, group in enumerate(groups)
+        for pool in group
+        for seat in _seats(pool)
+        for cpu in seats.taken[seat].cores
+    }
+    left = [unit for unit in units if owners.keys().isdisjoint(unit)]
+    # A thread beside one in use is for whoever has that one.
+    own: list[list[Unit]] = [[] for _ in groups]
+    for unit in units:
+        if (rest := tuple(cpu for cpu in unit if cpu not in owners)) and rest != unit:
+            own[next(owners[cpu] for cpu in unit if cpu in owners)].append(rest)
+    wanted = [max(0, want - len(has)) for want, has in zip(wanted, own, strict=True)]
+    for group, has, share in zip(groups, own, _shares(len(left), wanted), strict=True):
+        _deal(seats, group, [*has, *left[:share]])
+        left = left[share:]
+    return left
+
+
+def _shares(count: int, wanted: Sequence[int]) -> list[int]:
+    """Return what each gets of *count*: what it wants, else its part by the largest remainder."""
+    total = sum(wanted)
+    if total <= count:
+        return list(wanted)
+    exact = [count * want / total for want in wanted]
+    shares = [int(part) for part in exact]
+    by_remainder = sorted(range(len(wanted)), key=lambda one: shares[one] - exact[one])
+    for one in by_remainder[: count - sum(shares)]:
+        shares[one] += 1
+    return shares
+
+
+def _deal(seats: _Seats, pools: Sequence[Pool], units: list[Unit]) -> None:
+    """Deal *units* to the children of *pools*: the first of each process, the second of each..."""
+    most = max((pool.children for pool in pools), default=0)
+    turn = 0
+    for slot in range(most):
+        for seat in (seat for pool in pools if slot < pool.children for seat in _seats(pool)):
+            placed = seats.taken[seat]
+            cores = units[turn % len(units)] if units else placed.cores
+            seats.taken[seat] = replace(placed, children=(*placed.children, cores))
+            turn += 1

@@ -1,13 +1,16 @@
 """The cores this process may use: which share a physical core, and which memory node they are on.
 
-Read from sysfs, whose root is an argument, so that a written tree stands for any machine.
+Read from sysfs, whose root is an argument, so that a written tree stands for any machine. A node
+may have cores and memory, or one of them only; numbers have gaps; a kernel may know no nodes at
+all: then all cores are on node 0, whose memory is not known.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +27,23 @@ class Core:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Node:
+    """One NUMA node that is online, whether or not it has usable cores."""
+
+    number: int
+    memory_bytes: int
+    """What the kernel has put on line so far, which can grow; 0: it has none."""
+    distances: tuple[tuple[int, int], ...] = ()
+    """(node, relative distance as the firmware states it), 10 being local."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Topology:
     """The part of a machine that may be used, by node and then by number."""
 
     cores: tuple[Core, ...]
+    memory: tuple[Node, ...] = ()
+    """All nodes that are online, by number; none where the kernel knows no nodes."""
 
     @property
     def allowed(self) -> tuple[int, ...]:
@@ -38,6 +54,21 @@ class Topology:
     def nodes(self) -> tuple[int, ...]:
         """The NUMA nodes that have a usable core."""
         return tuple(sorted({core.node for core in self.cores}))
+
+    def distance(self, one: int, other: int) -> int:
+        """Return how far the memory of node *other* is from cores of node *one*; 10 is local."""
+        known = {node.number: dict(node.distances) for node in self.memory}
+        return known.get(one, {}).get(other, 10 if one == other else 20)
+
+    def memory_node(self, node: int) -> int | None:
+        """Return the node whose memory the cores of *node* shall use: itself, else the nearest.
+
+        None where there is no choice.
+        """
+        having = [known.number for known in self.memory if known.memory_bytes]
+        if len(having) < 2:  # noqa: PLR2004 -- a choice
+            return None
+        return min(having, key=lambda other: (self.distance(node, other), other))
 
 
 def allowed_cores() -> tuple[int, ...]:
@@ -57,14 +88,16 @@ def read_topology(*, root: Path = SYSFS, allowed: Iterable[int] | None = None) -
     usable = set(allowed_cores() if allowed is None else allowed)
     online = _read(root / "devices/system/cpu/online")
     usable = usable & set(parse_cores(online)) if online else usable
-    nodes = _nodes(root / "devices/system/node")
+    folder = root / "devices/system/node"
+    nodes = _nodes(folder)
     groups: dict[tuple[int, ...], int] = {}
     for cpu in sorted(usable):
         siblings = _read(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         threads = usable.intersection(parse_cores(siblings)) | {cpu}
         groups[tuple(sorted(threads))] = nodes.get(cpu, 0)
     cores = [Core(node=node, threads=threads) for threads, node in groups.items()]
-    return Topology(cores=tuple(sorted(cores, key=lambda core: (core.node, core.threads))))
+    cores.sort(key=lambda core: (core.node, core.threads))
+    return Topology(cores=tuple(cores), memory=_memory(folder))
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
@@ -94,6 +127,24 @@ def _nodes(folder: Path) -> dict[int, int]:
         node = int(lists.parent.name.removeprefix("node"))
         nodes.update(dict.fromkeys(parse_cores(_read(lists)), node))  # a memory-only node has none
     return nodes
+
+
+def _memory(folder: Path) -> tuple[Node, ...]:
+    listed = _read(folder / "online")
+    online = set(parse_cores(listed)) if listed else None
+    numbers = sorted(int(path.name.removeprefix("node")) for path in folder.glob("node[0-9]*"))
+    numbers = [number for number in numbers if online is None or number in online]
+    return tuple(_node(folder / f"node{number}", number, numbers) for number in numbers)
+
+
+def _node(folder: Path, number: int, online: Sequence[int]) -> Node:
+    total = re.search(r"MemTotal:\s+(\d+) kB", _read(folder / "meminfo"))
+    row = [int(word) for word in _read(folder / "distance").split()]  # one for each online node
+    return Node(
+        number=number,
+        memory_bytes=int(total[1]) * 1024 if total else 0,
+        distances=tuple(zip(online, row, strict=False)),
+    )
 
 
 def _read(path: Path) -> str:

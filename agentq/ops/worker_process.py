@@ -11,17 +11,20 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 from agentq.errors import SettingsError
 from agentq.flows.app import AgentQ
 from agentq.host.affinity import pin
 from agentq.host.allocator import describe, launch_environment, live
 from agentq.host.limits import raise_open_files
-from agentq.host.placement import Placement, place
-from agentq.host.placement import Pool as PlacedPool
-from agentq.host.topology import read_topology
+from agentq.host.numa import set_policy
+from agentq.host.plan import Process, read_plan
+from agentq.host.priority import set_nice, set_oom_score
 from agentq.observe import logs
+from agentq.ops.plan import plan_of
 from agentq.settings import Pool, Settings
 
 RELAUNCHED = "_AGENTQ_RELAUNCHED"  # not a setting, hence not AGENTQ_
@@ -38,15 +41,8 @@ class WorkerOptions:
     """Logical cores; None for the placement of this pool and index."""
     slots: int | None = None
     name: str | None = None
-
-
-def placements(settings: Settings) -> dict[tuple[str, int], Placement]:
-    """Return where each process of each pool runs on this machine."""
-    pools = [
-        PlacedPool(name=name, purpose=pool.purpose, processes=pool.processes, cpus=pool.cpus)
-        for name, pool in settings.pools.items()
-    ]
-    return place(read_topology(), pools)
+    plan: Path | None = None
+    """Where its seat stands (`agentq plan --json`); None: planned now."""
 
 
 def become_worker(
@@ -63,12 +59,13 @@ def become_worker(
     settings = aq.settings
     pool = _known(options.pools, settings)
     name = options.name or f"{'+'.join(options.pools)}-{options.index}@{socket.gethostname()}"
+    _under_its_allocator(pool)  # begins anew, hence before anything is narrowed
     limits = raise_open_files()
-    pinned, why = _pinned(options, settings)
-    _under_its_allocator(pool)
+    seat = _seat(aq, options)
+    pinned = _seated(seat, options, pool)
     logs.configure(settings.log.level, settings.log.format, process=name)
-    line = f"{name}: {pinned}{why}; {describe()}; {limits}"
-    return _run(aq, options, name, pool, lambda: announce(line))
+    line = f"{name}: {pinned}; {describe()}; {limits}"
+    return _run(aq, options, name, seat, lambda: announce(line))
 
 
 def _known(names: Sequence[str], settings: Settings) -> Pool:
@@ -81,14 +78,33 @@ def _known(names: Sequence[str], settings: Settings) -> Pool:
     return settings.pools[names[0]]
 
 
-def _pinned(options: WorkerOptions, settings: Settings) -> tuple[str, str]:
-    if options.cores is not None:
-        return str(pin(options.cores)), ""
-    placement = placements(settings).get((options.pools[0], options.index))
-    if placement is None:
-        processes = settings.pools[options.pools[0]].processes
-        return "not pinned", f" (pools.{options.pools[0]}.processes is {processes})"
-    return str(pin(placement.cores)), f" ({placement.reason})"
+def _seat(aq: AgentQ, options: WorkerOptions) -> Process | None:
+    """Return what the plan has for this process; None where its pool has fewer of them."""
+    cpu_steps = any(step.kind == "cpu" for step in aq.steps.values())
+    plan = read_plan(options.plan) if options.plan else plan_of(aq.settings, cpu_steps=cpu_steps)
+    seat = plan.seat(options.pools[0], options.index)
+    if seat is None or options.cores is None:
+        return seat
+    turns = len(options.cores)
+    children = tuple((options.cores[slot % turns],) for slot in range(len(seat.children)))
+    return replace(seat, cores=options.cores, children=children, node=None, reason="--cores")
+
+
+def _seated(seat: Process | None, options: WorkerOptions, pool: Pool) -> str:
+    """Take the seat before memory is touched; return what came of it."""
+    said = []
+    if seat is None:
+        said.append(f"not pinned (pools.{options.pools[0]} has fewer processes)")
+    else:
+        said.append(f"{pin(seat.cores)} ({seat.reason})")
+        if seat.node is not None:
+            set_policy("bind", [seat.node])
+            said.append(f"memory of node {seat.node}")
+    if pool.nice is not None:
+        said.append(set_nice(pool.nice))
+    if pool.oom_score is not None:
+        said.append(set_oom_score(pool.oom_score))
+    return "; ".join(said)
 
 
 def _under_its_allocator(pool: Pool) -> None:
@@ -104,7 +120,11 @@ def _under_its_allocator(pool: Pool) -> None:
 
 
 def _run(
-    aq: AgentQ, options: WorkerOptions, name: str, pool: Pool, ready: Callable[[], None]
+    aq: AgentQ,
+    options: WorkerOptions,
+    name: str,
+    seat: Process | None,
+    ready: Callable[[], None],
 ) -> int:
     from celery import signals  # noqa: PLC0415 -- after the exec, not twice
 
@@ -119,13 +139,32 @@ def _run(
     # Celery warns of root because a worker that unpickles can be made to run anything: none of ours
     # does (`accept_content`).
     warnings.filterwarnings("ignore", "You're running the worker with superuser privileges")
+    own_pool = aq.settings.worker.stock_pool is None
+    if not own_pool and seat is not None:
+        signals.worker_process_init.connect(partial(_pin_child, seat), weak=False)
     worker = aq.celery.Worker(
         hostname=name,
         queues=list(options.pools),
-        concurrency=options.slots or pool.slots,
+        concurrency=options.slots or _slots(aq.settings, seat, options.pools[0]),
         loglevel=aq.settings.log.level,
         task_events=aq.settings.worker.events,
         quiet=True,
+        **({"seat": seat} if own_pool else {}),
     )
     worker.start()
     return int(worker.exitcode or 0)
+
+
+def _pin_child(seat: Process, **_: object) -> None:
+    """Pin a process of Celery's prefork by its index, which the one in its place has again."""
+    from billiard.process import current_process  # noqa: PLC0415 -- Celery's own, only there
+
+    cores = seat.children or (seat.cores,)
+    pin(cores[current_process().index % len(cores)])
+
+
+def _slots(settings: Settings, seat: Process | None, pool: str) -> int | None:
+    """Return the slots of the seat; Celery's own pools count processes or threads, not steps."""
+    if seat is None or settings.worker.stock_pool:
+        return settings.pools[pool].slots
+    return seat.slots

@@ -38,11 +38,24 @@ class Worker(Section):
     """One worker process."""
 
     slots: Whole = setting(
-        1000, "steps", "Async steps at once; intake stops when all are taken", at_least=1
+        1000,
+        "steps",
+        "Async steps at once, fewer where memory is short; intake stops when all are taken",
+        at_least=1,
     )
-    threads: Whole = setting(16, "threads", "For steps written as plain def", at_least=1)
+    threads: Whole | None = setting(
+        None,
+        "threads",
+        "For steps written as plain def; unset: 2 for each physical core, split over the processes "
+        "of the plan, 16 without a plan",
+        at_least=1,
+    )
     cpu_processes: Whole = setting(
-        0, "processes", 'For steps of kind="cpu"; 0: as many as allowed cores', at_least=0
+        0,
+        "processes",
+        'For steps of kind="cpu"; 0: 2 for each physical core, split over the processes of the '
+        "plan, without a plan as many as allowed cores",
+        at_least=0,
     )
     lease: Duration = setting(
         15 * S,
@@ -113,6 +126,21 @@ class Pool(Section):
     )
     cpu_quota: Whole | None = setting(
         None, "percent of a core", "A process' limit in its unit; unset: none", at_least=1
+    )
+    nice: Whole | None = setting(
+        None,
+        "nice value",
+        "Higher gives way to others; below 0 needs root or LimitNICE=; unset: as it was started",
+        at_least=-20,
+        at_most=19,
+    )
+    oom_score: Whole | None = setting(
+        None,
+        "oom_score_adj",
+        "Higher is ended earlier where memory runs out; lower than it was started with needs root; "
+        "unset: as it was started",
+        at_least=-1000,
+        at_most=1000,
     )
 
 

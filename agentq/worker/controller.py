@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 from celery.apps.worker import Worker as CeleryWorker
 from celery.concurrency import get_implementation
 
+from agentq.host.plan import Process
 from agentq.worker.pool import TaskPool
+
+_THREADS = 16
+"""For steps written as plain def, where neither the settings nor a plan say."""
 
 
 class Worker(CeleryWorker):  # type: ignore[misc]
     """What `celery worker` and `agentq worker` start."""
 
-    def on_before_init(self, **kwargs: Any) -> None:
+    seat: Process | None = None
+    """What the plan of this machine has for it; None: it was started without one."""
+
+    def on_before_init(self, *, seat: Process | None = None, **kwargs: Any) -> None:
         """Choose the consumer before Celery puts the worker together."""
         super().on_before_init(**kwargs)
+        self.seat = seat
         chosen = kwargs.get("pool_cls") or kwargs.get("pool") or self.app.conf.worker_pool
         self.ours = get_implementation(chosen) is TaskPool
 
@@ -29,3 +39,16 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     def setup_instance(self, *args: Any, use_eventloop: bool | None = None, **kwargs: Any) -> None:
         """Run without kombu's hub under our pool: the loop is asyncio's."""
         super().setup_instance(*args, use_eventloop=False if self.ours else use_eventloop, **kwargs)
+
+    def thread_count(self) -> int:
+        """Return how many steps written as plain def run at once."""
+        threads = self.app.aq.settings.worker.threads
+        return int(threads or (self.seat.threads if self.seat else _THREADS))
+
+    def child_cores(self) -> Sequence[tuple[int, ...]]:
+        """Return the cores of each process for steps of kind="cpu"."""
+        if self.seat is not None:
+            return self.seat.children
+        allowed = sorted(os.sched_getaffinity(0))
+        count = self.app.aq.settings.worker.cpu_processes or len(allowed)
+        return [(allowed[slot % len(allowed)],) for slot in range(count)]

@@ -158,7 +158,7 @@ class Loop:
 
     def _build(self) -> None:
         settings = self._settings
-        self._threads = Threads(count=settings.worker.threads)
+        self._threads = Threads(count=self.controller.thread_count())
         self._processes = self._new_processes()
         self._events = TaskEvents(enabled=bool(self.controller.task_events))
         cell = Multiplexer(self._store)
@@ -361,8 +361,8 @@ class Loop:
         modules = {
             step.function.__module__ for step in self.aq.steps.values() if step.kind == "cpu"
         }
-        count = self._settings.worker.cpu_processes or len(os.sched_getaffinity(0))
-        return Processes(count=count if modules else 0, modules=sorted(modules))
+        cores = self.controller.child_cores() if modules else ()
+        return Processes(cores=cores, modules=sorted(modules))
 
 
 def _told_to_stop() -> bool:

@@ -2,24 +2,27 @@
 
 They come from a fork server: a fork of a process with uvloop and threads hangs. Each has an
 executor of its own, so that a step behind its deadline can be ended by ending its process, and
-only that. They end with the worker, however it ends, and the fork server with the last of them.
+only that. Each has a slot, which says on which cores it runs; who takes its place runs there too.
+They end with the worker, however it ends, and the fork server with the last of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from agentq.errors import WorkerLost
+from agentq.errors import SettingsError, WorkerLost
+from agentq.host.affinity import pin
 from agentq.host.parent import begin_child
 from agentq.worker.contained import guarded
 
@@ -55,22 +58,33 @@ def _warm(modules: list[str]) -> bool:
     return True
 
 
+def _begin(folder: str, cores: tuple[int, ...]) -> None:
+    begin_child(folder)
+    with contextlib.suppress(SettingsError):  # taken away since it was planned: where it may run
+        pin(cores)
+
+
+class _Child(NamedTuple):
+    process: BaseProcess
+    slot: int
+
+
 class Processes:
     """A fixed number of single-step processes; none is started before `start`."""
 
-    def __init__(self, *, count: int, modules: list[str]) -> None:
-        """Take how many, and what to import in each."""
-        self._count = count
+    def __init__(self, *, cores: Sequence[tuple[int, ...]], modules: list[str]) -> None:
+        """Take the logical cores of each, by slot, and what to import in it."""
+        self._cores = cores
         self._modules = modules
         self._context = multiprocessing.get_context("forkserver")
         self._free: asyncio.Queue[ProcessPoolExecutor] = asyncio.Queue()
-        self._all: dict[ProcessPoolExecutor, BaseProcess] = {}
+        self._all: dict[ProcessPoolExecutor, _Child] = {}
         self._refills: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Start and warm the processes; safe twice."""
-        while len(self._all) < self._count:
-            self._free.put_nowait(await self._new())
+        for slot in range(len(self._all), len(self._cores)):
+            self._free.put_nowait(await self._new(slot))
 
     async def stop(self) -> None:
         """End the processes; safe twice."""
@@ -101,7 +115,7 @@ class Processes:
             raise
         except BrokenProcessPool as error:
             try:
-                how = await asyncio.to_thread(_how_it_ended, executor, self._all[executor])
+                how = await asyncio.to_thread(_how_it_ended, executor, self._all[executor].process)
             finally:
                 self._replace(executor)
             raise WorkerLost(f"step {task.name!r}: the process that ran it {how}") from error
@@ -120,13 +134,17 @@ class Processes:
             except BrokenProcessPool:
                 self._replace(executor)
 
-    async def _new(self) -> ProcessPoolExecutor:
+    async def _new(self, slot: int) -> ProcessPoolExecutor:
         executor = ProcessPoolExecutor(
-            1, mp_context=self._context, initializer=begin_child, initargs=(str(Path.cwd()),)
+            1,
+            mp_context=self._context,
+            initializer=_begin,
+            initargs=(str(Path.cwd()), self._cores[slot]),
         )
         warmed = asyncio.get_running_loop().run_in_executor(executor, _warm, self._modules)
         # There is no public way to a busy executor's process.
-        [self._all[executor]] = executor._processes.values()  # noqa: SLF001
+        [process] = executor._processes.values()  # noqa: SLF001
+        self._all[executor] = _Child(process, slot)
         await warmed
         return executor
 
@@ -136,15 +154,18 @@ class Processes:
         Who asks may be cancelled a second time, and the place must not be lost with it.
         """
         self._end(executor)
-        self._all.pop(executor, None)
-        task = asyncio.get_running_loop().create_task(self._refill(), name="agentq-cpu-process")
+        child = self._all.pop(executor, None)
+        if child is None:  # all are being ended
+            return
+        refill = self._refill(child.slot)
+        task = asyncio.get_running_loop().create_task(refill, name="agentq-cpu-process")
         self._refills.add(task)
         task.add_done_callback(self._refills.discard)
 
-    async def _refill(self) -> None:
+    async def _refill(self, slot: int) -> None:
         while True:
             try:
-                self._free.put_nowait(await self._new())
+                self._free.put_nowait(await self._new(slot))
             except (BrokenProcessPool, OSError) as error:
                 logger.error("no process for steps of kind 'cpu': %s; trying again", error)  # noqa: TRY400
                 await asyncio.sleep(_BETWEEN_TRIES)
@@ -152,6 +173,6 @@ class Processes:
                 return
 
     def _end(self, executor: ProcessPoolExecutor) -> None:
-        if process := self._all.get(executor):
-            process.kill()
+        if child := self._all.get(executor):
+            child.process.kill()
         executor.shutdown(wait=False, cancel_futures=True)

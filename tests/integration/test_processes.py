@@ -23,7 +23,7 @@ def pid_after(seconds: float) -> int:
 
 def with_one(use: Callable[[Processes], Awaitable[None]]) -> None:
     async def main() -> None:
-        processes = Processes(count=1, modules=[__name__])
+        processes = Processes(cores=[(0,)], modules=[__name__])
         try:
             await processes.start()
             async with asyncio.timeout(30):

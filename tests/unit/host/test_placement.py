@@ -22,7 +22,7 @@ def machine(*cores: tuple[int, ...]) -> Topology:
 
 
 def cores_of(topology: Topology, *pools: Pool) -> dict[str, tuple[int, ...]]:
-    return {f"{p.pool}-{p.index}": p.cores for p in place(topology, pools).values()}
+    return {f"{p.pool}-{p.index}": p.cores for p in place(topology, pools).placements.values()}
 
 
 def pools(*, exclusive: int, shared: int) -> tuple[Pool, Pool]:
@@ -33,7 +33,7 @@ def pools(*, exclusive: int, shared: int) -> tuple[Pool, Pool]:
 
 
 def test_on_two_cores_critical_and_shared_get_one_each() -> None:
-    assert place(machine((0,), (1,)), [CRITICAL, SHARED]) == {
+    assert place(machine((0,), (1,)), [CRITICAL, SHARED]).placements == {
         ("critical", 0): Placement(
             pool="critical", index=0, cores=(0,), reason="a core of its own"
         ),
@@ -46,7 +46,7 @@ def test_critical_comes_first_whatever_the_order_of_pools() -> None:
 
 
 def test_on_one_core_both_share_it_and_the_reason_is_said() -> None:
-    placed = place(machine((3,)), [CRITICAL, SHARED])
+    placed = place(machine((3,)), [CRITICAL, SHARED]).placements
     assert [str(placement) for placement in placed.values()] == [
         "critical-0 on core 3: shared with shared-0, too few cores to keep any apart",
         "shared-0 on core 3: shared with critical-0, too few cores to keep any apart",
@@ -71,7 +71,7 @@ def test_an_exclusive_process_gets_the_siblings_of_its_core_too(tmp_path: Path) 
 
 def test_shared_processes_take_single_threads_when_whole_cores_run_out() -> None:
     two = machine((0, 2), (1, 3))
-    placed = place(two, pools(exclusive=1, shared=2))
+    placed = place(two, pools(exclusive=1, shared=2)).placements
     assert cores_of(two, *pools(exclusive=1, shared=2)) == {
         "critical-0": (0, 2),
         "shared-0": (1,),
@@ -82,7 +82,7 @@ def test_shared_processes_take_single_threads_when_whole_cores_run_out() -> None
 
 def test_more_shared_processes_than_cores_are_left_to_the_kernel_to_balance() -> None:
     three = machine((0,), (1,), (2,))
-    placed = place(three, pools(exclusive=1, shared=3))
+    placed = place(three, pools(exclusive=1, shared=3)).placements
     assert cores_of(three, *pools(exclusive=1, shared=3)) == {
         "critical-0": (0,),
         "shared-0": (1, 2),
@@ -105,7 +105,7 @@ def test_too_many_exclusive_processes_still_share_no_core_with_the_shared() -> N
 
 def test_cores_set_by_hand_are_dealt_out_and_kept_from_the_others() -> None:
     pinned = Pool(name="critical", purpose="exclusive", processes=2, cpus=(1, 2, 3))
-    placed = place(machine((0,), (1,), (2,), (3,)), [pinned, SHARED])
+    placed = place(machine((0,), (1,), (2,), (3,)), [pinned, SHARED]).placements
     assert {seat: p.cores for seat, p in placed.items()} == {
         ("critical", 0): (1, 3),
         ("critical", 1): (2,),
@@ -158,8 +158,8 @@ def test_every_process_has_a_core_and_exclusive_ones_meet_no_shared_one_from_two
 ) -> None:
     topology = machine(*(tuple(range(c, physical * smt, physical)) for c in range(physical)))
     wanted = pools(exclusive=exclusive, shared=shared)
-    placed = place(topology, wanted)
-    assert placed == place(topology, wanted)
+    placed = place(topology, wanted).placements
+    assert placed == place(topology, wanted).placements
     assert len(placed) == exclusive + shared
     assert all(p.cores and set(p.cores) <= set(topology.allowed) for p in placed.values())
     kept = [set(p.cores) for (pool, _), p in placed.items() if pool == "critical"]
