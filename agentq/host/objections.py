@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from agentq.host.finding import Finding
 from agentq.host.machine import Machine
-from agentq.host.placement import RESERVE_FROM
 from agentq.host.plan import Demand, Process
 from agentq.host.topology import format_cores
 
@@ -17,18 +16,23 @@ LEAST_SLOTS = 16
 
 
 def objections(
-    machine: Machine, demands: Sequence[Demand], processes: Sequence[Process]
+    machine: Machine,
+    demands: Sequence[Demand],
+    processes: Sequence[Process],
+    idle: Sequence[int],
 ) -> tuple[Finding, ...]:
-    """Return what an operator should know of the plan, the limits apart."""
+    """Return what an operator should know of the plan, the limits apart; *idle*: unused cores."""
     return (
-        *_cores(machine, processes),
+        *_cores(machine, processes, idle),
         *_quota(machine, processes),
         *_memory(machine, demands, processes),
         *_nodes(machine),
     )
 
 
-def _cores(machine: Machine, processes: Sequence[Process]) -> Iterator[Finding]:
+def _cores(
+    machine: Machine, processes: Sequence[Process], idle: Sequence[int]
+) -> Iterator[Finding]:
     owners: dict[int, list[str]] = {}
     for process in processes:
         for cpu in process.cores:
@@ -42,12 +46,8 @@ def _cores(machine: Machine, processes: Sequence[Process]) -> Iterator[Finding]:
             why="each waits while another runs",
             remedy="lower pools.<name>.processes, or give the workers more cores",
         )
-    used = {cpu for process in processes for cpu in process.all_cores}
-    idle = [core for core in machine.topology.cores if used.isdisjoint(core.threads)]
-    spare = len(idle) - (
-        round(len(machine.topology.cores) / 8) if len(machine.topology.cores) >= RESERVE_FROM else 1
-    )
-    if spare > 0 and machine.quota is None:
+    spare = sum(not set(core.threads).isdisjoint(idle) for core in machine.topology.cores)
+    if spare and machine.quota is None:
         yield Finding(
             severity="note",
             subject="cores",

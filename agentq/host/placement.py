@@ -61,6 +61,11 @@ class Placement:
     children: tuple[tuple[int, ...], ...] = ()
     """The cores of each of its children, by slot."""
 
+    @property
+    def every(self) -> tuple[tuple[int, ...], ...]:
+        """The cores of the process, then those of each child."""
+        return (self.cores, *self.children)
+
     def __str__(self) -> str:
         """Return e.g. ``critical-0 on core 1: a core of its own``."""
         noun = "core" if len(self.cores) == 1 else "cores"
@@ -74,7 +79,9 @@ class Layout:
     placements: dict[Seat, Placement]
     """In the order of the pools."""
     reserved: tuple[int, ...]
-    """Logical cores that no process was given: the system's, the broker's, the interrupts'."""
+    """Logical cores for the system, the broker and interrupts."""
+    idle: tuple[int, ...]
+    """Logical cores that were given to nobody."""
     broker_node: int
 
 
@@ -107,11 +114,13 @@ def place(topology: Topology, pools: Sequence[Pool]) -> Layout:
     crowd = sum(pool.processes * (1 + pool.children) for pool in free)
     units, reserved = _left_over(topology, pools, broker_node, crowd)
     _divide(units, exclusive, shared, seats, topology)
-    left = _place_children(seats, free, units)
+    _place_children(seats, free, units, topology)
+    used = {c for placed in seats.taken.values() for cores in placed.every for c in cores}
     placements = {seat: seats.taken[seat] for pool in pools for seat in _seats(pool)}
     return Layout(
         placements=placements,
-        reserved=tuple(sorted(cpu for unit in (*reserved, *left) for cpu in unit)),
+        reserved=tuple(sorted(cpu for unit in reserved for cpu in unit)),
+        idle=tuple(sorted(cpu for unit in units for cpu in unit if cpu not in used)),
         broker_node=broker_node,
     )
 
@@ -220,10 +229,9 @@ def _share(
         for seat, unit in zip(shared, units, strict=False):
             seats.give(seat, unit, _own(unit, physical))
         return
-    node_of = {cpu: core.node for core in topology.cores for cpu in core.threads}
     nodes: dict[int, list[Unit]] = {}
     for unit in units:
-        nodes.setdefault(node_of[unit[0]], []).append(unit)
+        nodes.setdefault(topology.node_of[unit[0]], []).append(unit)
     groups: dict[int, list[Seat]] = {node: [] for node in nodes}
     for seat in shared:
         fullest = min(nodes, key=lambda node: (len(groups[node]) + 1) / len(nodes[node]))
@@ -240,8 +248,10 @@ def _together(units: list[Unit], group: list[Seat], seats: _Seats, *, why: str) 
         seats.give(seat, cores, f"{company}{why}")
 
 
-def _place_children(seats: _Seats, pools: Sequence[Pool], units: list[Unit]) -> list[Unit]:
-    """Give each child its cores; return the units that are still left."""
+def _place_children(
+    seats: _Seats, pools: Sequence[Pool], units: list[Unit], topology: Topology
+) -> None:
+    """Give each child its cores."""
     exclusive = [[pool] for pool in pools if pool.purpose == "exclusive"]
     groups = [*exclusive, [pool for pool in pools if pool.purpose == "shared"]]
     wanted = [sum(pool.processes * pool.children for pool in group) for group in groups]
@@ -260,9 +270,8 @@ def _place_children(seats: _Seats, pools: Sequence[Pool], units: list[Unit]) -> 
             own[next(owners[cpu] for cpu in unit if cpu in owners)].append(rest)
     wanted = [max(0, want - len(has)) for want, has in zip(wanted, own, strict=True)]
     for group, has, share in zip(groups, own, _shares(len(left), wanted), strict=True):
-        _deal(seats, group, [*has, *left[:share]])
+        _deal(seats, group, [*has, *left[:share]], topology)
         left = left[share:]
-    return left
 
 
 def _shares(count: int, wanted: Sequence[int]) -> list[int]:
@@ -278,13 +287,19 @@ def _shares(count: int, wanted: Sequence[int]) -> list[int]:
     return shares
 
 
-def _deal(seats: _Seats, pools: Sequence[Pool], units: list[Unit]) -> None:
-    """Deal *units* to the children of *pools*: the first of each process, the second of each..."""
-    most = max((pool.children for pool in pools), default=0)
-    turn = 0
-    for slot in range(most):
+def _deal(seats: _Seats, pools: Sequence[Pool], units: list[Unit], topology: Topology) -> None:
+    """Deal *units* to the children of *pools*: the first of each process, the second of each...
+
+    Each gets one on its process' node while there are such, and none twice while another is free.
+    """
+    fresh: list[Unit] = []
+    for slot in range(max((pool.children for pool in pools), default=0)):
         for seat in (seat for pool in pools if slot < pool.children for seat in _seats(pool)):
             placed = seats.taken[seat]
-            cores = units[turn % len(units)] if units else placed.cores
+            fresh = fresh or list(units)
+            home = topology.node_of[placed.cores[0]]
+            near = (unit for unit in fresh if topology.node_of[unit[0]] == home)
+            cores = next(near, fresh[0] if fresh else placed.cores)
+            if fresh:
+                fresh.remove(cores)
             seats.taken[seat] = replace(placed, children=(*placed.children, cores))
-            turn += 1

@@ -48,7 +48,10 @@ class Process:
     children: tuple[tuple[int, ...], ...]
     """The cores of each of its processes for steps of kind="cpu", by slot."""
     node: int | None
-    """The NUMA node its memory is bound to; None: there is no choice, or its cores are on many."""
+    """The NUMA node its memory is bound to; None: there is no choice, or its cores are on many.
+
+    Its children take memory of the nodes they are on.
+    """
     slots: int
     threads: int
     memory_bytes: int
@@ -93,8 +96,10 @@ class Plan:
     processes: tuple[Process, ...]
     """By pool in the settings' order, then by index."""
     reserved: tuple[int, ...]
-    """Logical cores for the system, the broker and interrupts; none below 8 physical cores when
+    """Logical cores for the system, the broker and interrupts; none below 8 physical cores where
     the processes need them all."""
+    idle: tuple[int, ...]
+    """Logical cores that were given to nobody."""
     broker: Broker
     needs: tuple[Need, ...]
     findings: tuple[Finding, ...]

@@ -60,9 +60,10 @@ def make_plan(machine: Machine, demands: Sequence[Demand]) -> Plan:
     return Plan(
         processes=processes,
         reserved=layout.reserved,
+        idle=layout.idle,
         broker=_broker(machine.topology, layout, processes),
         needs=found,
-        findings=(*objections(machine, demands, processes), *limits),
+        findings=(*objections(machine, demands, processes, layout.idle), *limits),
     )
 
 
@@ -91,9 +92,8 @@ def _pool(demand: Demand) -> Pool:
 
 
 def _node(topology: Topology, placed: Placement) -> int | None:
-    """Return the node whose memory this process shall use, children too; None: no one node."""
-    used = {*placed.cores, *(cpu for child in placed.children for cpu in child)}
-    nodes = {core.node for core in topology.cores if used.intersection(core.threads)}
+    """Return the node whose memory this process shall use; None: there is no one node."""
+    nodes = {topology.node_of[cpu] for cpu in placed.cores}
     return topology.memory_node(nodes.pop()) if len(nodes) == 1 else None
 
 
@@ -151,9 +151,8 @@ def _process(demand: Demand, placed: Placement, node: int | None, memory: int) -
 
 def _broker(topology: Topology, layout: Layout, processes: Sequence[Process]) -> Broker:
     home = layout.broker_node
-    on_node = {cpu for core in topology.cores if core.node == home for cpu in core.threads}
-    cores = tuple(cpu for cpu in layout.reserved if cpu in on_node)
-    node_of = {cpu: core.node for core in topology.cores for cpu in core.threads}
+    node_of = topology.node_of
+    cores = tuple(cpu for cpu in layout.reserved if node_of[cpu] == home)
     away = Counter(node_of[one.cores[0]] for one in processes if node_of[one.cores[0]] != home)
     where = f"on cores {format_cores(cores)}, left to the system" if cores else "on no core alone"
     cost = "; ".join(

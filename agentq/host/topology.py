@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 SYSFS = Path("/sys")
@@ -54,6 +55,11 @@ class Topology:
     def nodes(self) -> tuple[int, ...]:
         """The NUMA nodes that have a usable core."""
         return tuple(sorted({core.node for core in self.cores}))
+
+    @cached_property
+    def node_of(self) -> dict[int, int]:
+        """Usable logical core -> its node."""
+        return {thread: core.node for core in self.cores for thread in core.threads}
 
     def distance(self, one: int, other: int) -> int:
         """Return how far the memory of node *other* is from cores of node *one*; 10 is local."""

@@ -92,14 +92,15 @@ def _seat(aq: AgentQ, options: WorkerOptions) -> Process | None:
 
 def _seated(seat: Process | None, options: WorkerOptions, pool: Pool) -> str:
     """Take the seat before memory is touched; return what came of it."""
-    said = []
-    if seat is None:
-        said.append(f"not pinned (pools.{options.pools[0]} has fewer processes)")
-    else:
-        said.append(f"{pin(seat.cores)} ({seat.reason})")
+    if seat is not None:
+        said = [f"{pin(seat.cores)} ({seat.reason})"]
         if seat.node is not None:
             set_policy("bind", [seat.node])
             said.append(f"memory of node {seat.node}")
+    elif options.cores is not None:
+        said = [f"{pin(options.cores)} (--cores)"]
+    else:
+        said = [f"not pinned (the plan has no {options.pools[0]}-{options.index})"]
     if pool.nice is not None:
         said.append(set_nice(pool.nice))
     if pool.oom_score is not None:

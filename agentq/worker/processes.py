@@ -21,8 +21,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentq.errors import SettingsError, WorkerLost
+from agentq.errors import PlatformUnsupported, SettingsError, WorkerLost
 from agentq.host.affinity import pin
+from agentq.host.numa import policy, set_policy
 from agentq.host.parent import begin_child
 from agentq.worker.contained import guarded
 
@@ -62,6 +63,9 @@ def _begin(folder: str, cores: tuple[int, ...]) -> None:
     begin_child(folder)
     with contextlib.suppress(SettingsError):  # taken away since it was planned: where it may run
         pin(cores)
+    with contextlib.suppress(PlatformUnsupported):
+        if policy()[0] == "bind":  # inherited from the worker, whose node may be another
+            set_policy("local")
 
 
 class _Child(NamedTuple):

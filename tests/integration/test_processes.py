@@ -21,9 +21,14 @@ def pid_after(seconds: float) -> int:
     return os.getpid()
 
 
-def with_one(use: Callable[[Processes], Awaitable[None]]) -> None:
+@aq.step(kind="cpu")
+def place_of(_: None) -> tuple[int, list[int]]:
+    return os.getpid(), sorted(os.sched_getaffinity(0))
+
+
+def with_one(use: Callable[[Processes], Awaitable[None]], *, core: int = 0) -> None:
     async def main() -> None:
-        processes = Processes(cores=[(0,)], modules=[__name__])
+        processes = Processes(cores=[(core,)], modules=[__name__])
         try:
             await processes.start()
             async with asyncio.timeout(30):
@@ -66,3 +71,20 @@ def test_a_process_that_died_while_it_was_free_costs_no_step() -> None:
         assert await run(processes, 0) != before
 
     with_one(use)
+
+
+@pytest.mark.parametrize("core", sorted(os.sched_getaffinity(0))[:2])
+def test_a_process_and_the_one_in_its_place_run_on_the_cores_of_their_slot(core: int) -> None:
+    async def where(processes: Processes) -> tuple[int, list[int]]:
+        found: tuple[int, list[int]] = await processes.run(place_of, [None], begins=lambda: None)
+        return found
+
+    async def use(processes: Processes) -> None:
+        pid, cores = await where(processes)
+        assert cores == [core]
+        os.kill(pid, 9)
+        await asyncio.sleep(0.5)
+        after, cores = await where(processes)
+        assert (after != pid, cores) == (True, [core])
+
+    with_one(use, core=core)

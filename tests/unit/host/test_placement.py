@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agentq.errors import SettingsError
@@ -168,3 +168,92 @@ def test_every_process_has_a_core_and_exclusive_ones_meet_no_shared_one_from_two
         assert not open_.intersection(*[set().union(*kept)])
     if physical * smt >= exclusive + bool(shared):
         assert sum(map(len, kept)) == len(set().union(*kept))
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Topology:
+    """Return nodes of unequal size, with or without SMT, with gaps in the numbers of cores."""
+    smt = draw(st.integers(1, 2))
+    sizes = draw(st.lists(st.integers(1, 10), min_size=1, max_size=3))
+    numbers = iter(draw(st.permutations(range(64))))
+    cores = [
+        Core(node=node, threads=tuple(sorted(next(numbers) for _ in range(smt))))
+        for node, size in enumerate(sizes)
+        for _ in range(size)
+    ]
+    return Topology(cores=tuple(sorted(cores, key=lambda core: (core.node, core.threads))))
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> list[Pool]:
+    return [
+        Pool(
+            name=f"pool{number}",
+            purpose=draw(st.sampled_from(("exclusive", "shared"))),
+            processes=draw(st.integers(0, 6)),
+            children=draw(st.integers(0, 4)),
+        )
+        for number in range(draw(st.integers(1, 4)))
+    ]
+
+
+@given(topology=machines(), crowd=crowds())
+def test_nobody_shares_a_core_while_another_is_free_children_included(
+    topology: Topology, crowd: list[Pool]
+) -> None:
+    layout = place(topology, crowd)
+    users = [cores for placed in layout.placements.values() for cores in placed.every]
+    busy = {cpu for cores in users for cpu in cores}
+    free = set(topology.allowed) - busy - set(layout.reserved)
+    assert all(users)
+    assert free == set(layout.idle)
+    whole = any(free >= set(core.threads) for core in topology.cores)
+    kept_apart = any(pool.purpose == "exclusive" for pool in crowd)
+    # The other thread of a core in use is for who uses it, not for those that are kept apart.
+    if whole or (free and not kept_apart):
+        assert sum(map(len, users)) == len(busy)
+
+
+@given(topology=machines(), crowd=crowds())
+def test_exclusive_pools_share_no_core_with_others_children_included(
+    topology: Topology, crowd: list[Pool]
+) -> None:
+    layout = place(topology, crowd)
+    used: dict[str, set[int]] = {}
+    for placed in layout.placements.values():
+        used.setdefault(placed.pool, set()).update(*placed.every)
+    open_ = {cpu for pool in crowd if pool.purpose == "shared" for cpu in used.get(pool.name, ())}
+    usable = set(topology.allowed) - set(layout.reserved)
+    for pool in crowd:
+        if pool.purpose == "exclusive" and len(usable) > 1:
+            assert not open_ & used.get(pool.name, set())
+
+
+@given(topology=machines(), crowd=crowds())
+def test_from_eight_cores_on_an_eighth_is_left_to_the_system(
+    topology: Topology, crowd: list[Pool]
+) -> None:
+    layout = place(topology, crowd)
+    reserved = [core for core in topology.cores if set(core.threads) <= set(layout.reserved)]
+    count = len(topology.cores)
+    assert len(layout.reserved) == sum(len(core.threads) for core in reserved)  # whole cores
+    if count >= 8:
+        assert len(reserved) == round(count / 8)
+        nodes = {core.node for core in reserved}
+        assert len(nodes) == min(len(reserved), len(topology.nodes))  # of every node in turn
+        assert any(core.node == layout.broker_node for core in reserved)
+    else:
+        assert len(reserved) <= 1
+
+
+@given(topology=machines(), crowd=crowds())
+def test_processes_leave_the_brokers_node_only_when_it_is_full(
+    topology: Topology, crowd: list[Pool]
+) -> None:
+    layout = place(topology, crowd)
+    node_of = {cpu: core.node for core in topology.cores for cpu in core.threads}
+    mains = {cpu for placed in layout.placements.values() for cpu in placed.cores}
+    assume(len(layout.placements) <= len(topology.cores) - len(layout.reserved))  # whole cores
+    if any(node_of[cpu] != layout.broker_node for cpu in mains):
+        at_home = {cpu for cpu, node in node_of.items() if node == layout.broker_node}
+        assert at_home <= mains | set(layout.reserved)
