@@ -33,6 +33,10 @@ class AddressInUse(AgentQError):
     """A port or socket that agentq was told to use belongs to another process."""
 
 
+class LimitReached(AgentQError):
+    """A limit of the kernel's leaves no room to begin; the text names it and what raises it."""
+
+
 class DefinitionError(AgentQError):
     """A step, flow or app is declared in a way that cannot work."""
 

@@ -9,6 +9,9 @@ A limit that is reached hits whoever asks next, not whoever used it up: hence ro
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import re
 import resource
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +27,11 @@ ROOM = 3
 FULL = 0.8
 """Use against limit from which it is a finding."""
 
+FILES, THREADS = "open files", "threads"
+_NO_THREAD = "can't start new thread"  # CPython's words, whichever limit was met
+
 _NR_OPEN = Path("/proc/sys/fs/nr_open")  # what RLIM_INFINITY means for this limit
+_MORE_FILES = f"LimitNOFILE={OPEN_FILES} in the unit"
 _MAPS = 65_530
 _SOMAXCONN = 1_024
 _DROP_IN = "systemctl edit agentq-worker@.service"
@@ -170,7 +177,7 @@ def needs(limits: Limits, *, tasks: int, most_tasks: int, open_files: int) -> tu
     thread_fails = "a worker at the limit can not start a thread or a process"
     return (
         Need(
-            name="open files", need=files, value=limits.open_files, source="RLIMIT_NOFILE, hard",
+            name=FILES, need=files, value=limits.open_files, source="RLIMIT_NOFILE, hard",
             why="a worker at the limit can neither connect nor accept",
             remedy=f"LimitNOFILE={files} in the unit, or '* hard nofile {files}' in "
             "/etc/security/limits.d/agentq.conf",
@@ -207,8 +214,12 @@ def needs(limits: Limits, *, tasks: int, most_tasks: int, open_files: int) -> tu
     )  # fmt: skip
 
 
-def uses(pid: int | None = None, *, root: Path = ROOT) -> tuple[Use, ...]:
-    """Return how near process *pid*, by default this one, is to its limits; about 0.2 ms.
+def uses(
+    pid: int | None = None, *, root: Path = ROOT, users_threads: bool = False
+) -> tuple[Use, ...]:
+    """Return how near process *pid*, by default this one, is to its limits; about 0.3 ms.
+
+    *users_threads*: also those of its user, of whom root has no limit; looks at every process.
 
     Raises:
         ProcessLookupError: there is no such process.
@@ -220,11 +231,20 @@ def uses(pid: int | None = None, *, root: Path = ROOT) -> tuple[Use, ...]:
         mappings = (root / "proc" / process / "maps").read_bytes().count(b"\n")
     except FileNotFoundError as error:
         raise ProcessLookupError(f"no process {process}") from error
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ENFILE}:
+            raise
+        return (_no_file_left(),)  # not even one to look with
     own = _own_limits(root, process)
     group = read_cgroup(root=root, process=process)
     open_files = own.get("Max open files", (None, None))[0]
+    threads = _users_threads(root, process) if users_threads else None
     found = (
-        ("open files", files, open_files, "RLIMIT_NOFILE", f"LimitNOFILE={OPEN_FILES} in the unit"),
+        (FILES, files, open_files, "RLIMIT_NOFILE", _MORE_FILES),
+        (
+            "threads of the user", threads, own.get("Max processes", (None, None))[0],
+            "RLIMIT_NPROC", "LimitNPROC=",
+        ),
         ("threads of the group", group.tasks_now, group.tasks, "pids.max", "TasksMax= in the unit"),
         (
             "threads of the machine", _threads_now(root),
@@ -246,6 +266,34 @@ def uses(pid: int | None = None, *, root: Path = ROOT) -> tuple[Use, ...]:
     )
 
 
+def exhausted(error: BaseException | None) -> str | None:
+    """Return the name of the limit that *error*, or what it comes from, has met; None: of none."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+            return FILES
+        if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+            return THREADS
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def fullest(error: BaseException) -> str:
+    """Return which limit *error* has met, as far as it can be told: use, limit, whose, remedy."""
+    name = exhausted(error)
+    if name is None:
+        return str(error)
+    found = [use for use in uses(users_threads=name == THREADS) if use.name.startswith(name)]
+    if not found:
+        return f"{name}: {error}"
+    use = max(found, key=lambda use: use.share)
+    return f"{use}; {use.remedy}"
+
+
+def _no_file_left() -> Use:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Use(name=FILES, used=most, limit=most, source="RLIMIT_NOFILE", remedy=_MORE_FILES)
+
+
 def _raised(remedy: str, limit: int) -> str:
     return f"{remedy}{2 * limit}" if remedy.endswith("=") else remedy
 
@@ -261,6 +309,25 @@ def _own_limits(root: Path, process: str) -> dict[str, tuple[int | None, int | N
 
 def _count(word: str) -> int | None:
     return None if word == "unlimited" else int(word)
+
+
+def _users_threads(root: Path, process: str) -> int | None:
+    """Return how many threads the user of *process* has; None for root."""
+    user = _user(root, process)
+    if user == 0:
+        return None
+    count = 0
+    for folder in (root / "proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if _user(root, folder.name) == user:
+                count += len(list((folder / "task").iterdir()))
+    return count
+
+
+def _user(root: Path, process: str) -> int | None:
+    """Return the real user: the folder's owner is root where a process has changed its own."""
+    found = re.search(r"^Uid:\s+(\d+)", _text(root / "proc" / process / "status"), re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def _threads_now(root: Path) -> int | None:

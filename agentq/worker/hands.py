@@ -60,7 +60,7 @@ class Hands:
         self._prefix = parts.cell.store.keys.prefix
         self._keep_ms = milliseconds(parts.app.settings.runs.keep)
         self._limit = parts.app.settings.broker.delivery_limit
-        self._has_threads = any(map(_needs_thread, parts.app.celery.tasks.values()))
+        self.has_threads = any(map(_needs_thread, parts.app.celery.tasks.values()))
         self._parking = Parking()
         self._terminated: set[bytes] = set()
         self._cancelled_runs: OrderedDict[str, None] = OrderedDict()
@@ -78,7 +78,7 @@ class Hands:
     def room(self) -> int:
         """Return how many more may be taken."""
         room = self._slots - len(self._running) + len(self._alone)
-        if self._has_threads:
+        if self.has_threads:
             # Few are held that can not start: another worker may have a thread for them.
             threads = self._parts.threads
             room = min(room, 2 * threads.count - threads.used)

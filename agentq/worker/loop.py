@@ -38,6 +38,9 @@ from agentq.store import calls
 from agentq.store.client import AsyncStore, Store
 from agentq.store.multiplexer import Multiplexer
 from agentq.timing.deadline import BrokerClock
+from agentq.worker.described import Described, Queues
+from agentq.worker.event_loop import loop_factory
+from agentq.worker.exhaustion import Exhaustion
 from agentq.worker.hands import Hands
 from agentq.worker.joined import JoinReader
 from agentq.worker.leases import Lease
@@ -83,7 +86,7 @@ class Loop:
         self.pool = pool
         self.controller = controller
         self.event_dispatcher: Any = None  # the sidecar's, for Celery's remote control
-        self.blueprint = _Described(self)
+        self.blueprint = Described(self)
         self.worker = self._new_name()
         self._ready_callback = init_callback
         self._settings = self.aq.settings
@@ -101,7 +104,7 @@ class Loop:
         separate_stacks(self.app)
         signals.worker_shutting_down.connect(self._on_signal)
         worker_state.maybe_shutdown()
-        with asyncio.Runner(loop_factory=_loop_factory(self._settings.worker.loop)) as runner:
+        with asyncio.Runner(loop_factory=loop_factory(self._settings.worker.loop)) as runner:
             runner.run(self._main())
         worker_state.maybe_shutdown()
 
@@ -116,7 +119,7 @@ class Loop:
     @cached_property
     def task_consumer(self) -> Any:
         """Return what `inspect active_queues` reads."""
-        return _Queues(list(self.app.amqp.queues.consume_from.values()))
+        return Queues(list(self.app.amqp.queues.consume_from.values()))
 
     @property
     def pools(self) -> list[str]:
@@ -160,7 +163,9 @@ class Loop:
         settings = self._settings
         self._threads = Threads(count=self.controller.thread_count())
         self._processes = self._new_processes()
-        self._events = TaskEvents(enabled=bool(self.controller.task_events))
+        self._events = TaskEvents(
+            enabled=bool(self.controller.task_events), on_error=self._on_error
+        )
         cell = Multiplexer(self._store)
         parts = Parts(
             app=self.aq,
@@ -182,10 +187,12 @@ class Loop:
             selection=InOrder(self._lanes()),
             hands=self.hands,
             on_lost=self._on_lost,
+            on_error=self._on_error,
             clock=self._clock,
             poll=settings.worker.poll,
             lease=settings.worker.lease,
         )
+        self._exhaustion = Exhaustion(pump=self._pump, hands=self.hands)
         self._waker = Waker(
             address=self.aq.address,
             worker=self.worker,
@@ -202,11 +209,14 @@ class Loop:
             self._loop.create_task(self._pump.run(), name="agentq-pump"),
             self._loop.create_task(self._waker.run(), name="agentq-waker"),
             self._loop.create_task(self._sweeper.run(), name="agentq-sweeper"),
+            self._loop.create_task(self._exhaustion.run(), name="agentq-exhaustion"),
         ]
 
     async def _warm(self) -> None:
         """Do before readiness what the first step would wait for."""
         self._suspects.preload()
+        if self.hands.has_threads:
+            self._threads.start()
         await self._processes.start()
         with contextlib.suppress(BrokerUnavailable):  # the pump waits for it
             await self._store.command("PING")
@@ -269,6 +279,9 @@ class Loop:
                 pass
         except BrokerUnavailable as error:
             logger.warning("%s; what this worker held is free when its lease ends", error)
+
+    def _on_error(self, error: Exception) -> None:
+        self._exhaustion.met(error)
 
     def _woken(self) -> None:
         if moment := self.hands.moment:
@@ -367,33 +380,3 @@ class Loop:
 
 def _told_to_stop() -> bool:
     return worker_state.should_stop is not None or worker_state.should_terminate is not None
-
-
-def _loop_factory(kind: str) -> Callable[[], asyncio.AbstractEventLoop]:
-    if kind == "uvloop":
-        try:
-            import uvloop  # noqa: PLC0415 -- an extra
-        except ImportError:
-            logger.warning("uvloop is not installed: pip install 'agentq[worker]'; using asyncio")
-        else:
-            return uvloop.new_event_loop
-    return asyncio.new_event_loop
-
-
-class _Queues:
-    def __init__(self, queues: list[Any]) -> None:
-        self.queues = queues
-
-
-class _Described:
-    """What `inspect stats` asks of a consumer's blueprint."""
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-
-    def info(self, _: Any) -> dict[str, Any]:
-        """Return the broker and the slots."""
-        return {
-            "broker": {"transport": "agentq", "hostname": str(self._loop.aq.address)},
-            "prefetch_count": self._loop.pool.slots,
-        }

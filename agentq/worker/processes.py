@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from agentq.errors import PlatformUnsupported, SettingsError, WorkerLost
 from agentq.host.affinity import pin
+from agentq.host.limits import fullest
 from agentq.host.numa import policy, set_policy
 from agentq.host.parent import begin_child
 from agentq.worker.contained import guarded
@@ -170,8 +171,10 @@ class Processes:
         while True:
             try:
                 self._free.put_nowait(await self._new(slot))
-            except (BrokenProcessPool, OSError) as error:
-                logger.error("no process for steps of kind 'cpu': %s; trying again", error)  # noqa: TRY400
+            except (BrokenProcessPool, OSError, RuntimeError) as error:  # no thread to watch it
+                logger.error(  # noqa: TRY400
+                    "no process for steps of kind 'cpu': %s; trying again", fullest(error)
+                )
                 await asyncio.sleep(_BETWEEN_TRIES)
             else:
                 return

@@ -68,9 +68,14 @@ class Pump:
         on_lost: Callable[[str], None],
         clock: BrokerClock,
         poll: timedelta,
+        on_error: Callable[[Exception], None] = lambda _: None,
         lease: timedelta,
     ) -> None:
-        """Keep the parts; *on_lost* is called with the name whose fetch finds no lease."""
+        """Keep the parts.
+
+        *on_lost* is called with the name whose fetch finds no lease, *on_error* with what keeps the
+        broker out of reach.
+        """
         self._store = store
         store.on_connect = self._reconnected
         self.worker = worker
@@ -79,12 +84,14 @@ class Pump:
         self._selection = selection
         self._hands = hands
         self._on_lost = on_lost
+        self._on_error = on_error
         self._clock = clock
         self._poll = poll.total_seconds()
         self._lease = lease.total_seconds()
         self._outgoing: deque[Outgoing] = deque()
         self._hungry = set(pools)
         self._fetching = self._offered = True
+        self._suspended = False
         self._turns: Counter[str] = Counter()
         self._signal = asyncio.Event()
         self._sent = asyncio.Event()
@@ -107,6 +114,16 @@ class Pump:
         self._fetching = False
         self._signal.set()
 
+    def suspend(self) -> None:
+        """Ask for no more work until `resume`."""
+        self._suspended = True
+        self._signal.set()
+
+    def resume(self) -> None:
+        """Ask for work again."""
+        self._suspended = False
+        self.wake()
+
     @property
     def idle(self) -> bool:
         """Whether everything that was completed has been sent and answered."""
@@ -120,7 +137,7 @@ class Pump:
             if outgoing or asked:
                 await self._exchange(outgoing, asked)
                 continue
-            if not self._fetching and self._offered:
+            if self._offered and not self._takes:
                 await self._withdraw()
             try:
                 # Spread, so that a fleet does not poll in step.
@@ -129,6 +146,10 @@ class Pump:
                     await self._signal.wait()
             except TimeoutError:
                 self.wake()
+
+    @property
+    def _takes(self) -> bool:
+        return self._fetching and not self._suspended
 
     async def _withdraw(self) -> None:
         """Have no room any more: a wake-up would come here for work that nobody here takes."""
@@ -140,7 +161,7 @@ class Pump:
     def _trip(self) -> tuple[list[Outgoing], list[tuple[str, int]]]:
         """Choose what goes with the next trip: completions, and fetches as (pool, slots)."""
         outgoing = [self._outgoing.popleft() for _ in range(min(SEND_MOST, len(self._outgoing)))]
-        return outgoing, self._asked() if self._fetching and self._hungry else []
+        return outgoing, self._asked() if self._hungry and self._takes else []
 
     def _asked(self) -> list[tuple[str, int]]:
         """Share the room among the pools that may have work; those it does not reach stay hungry.
@@ -190,6 +211,7 @@ class Pump:
     async def _hold(self, outgoing: list[Outgoing], error: BrokerUnavailable) -> None:
         """Keep what was not answered: the fence makes sending it again safe."""
         self._outgoing.extendleft(reversed(outgoing))
+        self._on_error(error)
         if not self._pause:
             logger.warning("%s; holding %d completions", error, len(self._outgoing))
         self._hungry.update(self._pools)

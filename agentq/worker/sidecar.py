@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -56,9 +57,12 @@ def shown_arguments(delivery: Delivery) -> tuple[str, str]:
 class TaskEvents:
     """What happens to tasks, in Celery's words."""
 
-    def __init__(self, *, enabled: bool) -> None:
-        """Begin empty."""
+    def __init__(
+        self, *, enabled: bool, on_error: Callable[[Exception], None] = lambda _: None
+    ) -> None:
+        """Begin empty; *on_error* is called with what a task raised."""
         self.enabled = enabled
+        self._on_error = on_error
         self.queue: deque[tuple[str, dict[str, Any]]] = deque(maxlen=_HELD)
 
     def _add(self, kind: str, delivery: Delivery, **fields: Any) -> None:
@@ -110,6 +114,7 @@ class TaskEvents:
         self._add("task-revoked", delivery, terminated=False, signum=None, expired=expired)
 
     def _raised(self, kind: str, delivery: Delivery, error: Exception) -> None:
+        self._on_error(error)
         if self.enabled:
             trace = sendable("".join(traceback.format_exception(error))[-2000:])
             shown = sendable(saferepr(error, 500))

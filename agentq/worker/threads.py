@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from agentq.errors import LimitReached
+from agentq.host.limits import fullest
 from agentq.worker.contained import guarded
+
+logger = logging.getLogger(__name__)
 
 
 class Threads:
-    """A bounded pool; no thread is started before the first call."""
+    """A bounded pool; a thread is started by `start`, or when the first call needs it."""
 
     def __init__(self, *, count: int) -> None:
         """Take how many functions may run at the same time."""
@@ -25,6 +31,31 @@ class Threads:
         """Functions that run or wait, abandoned ones included."""
         self._free = asyncio.Semaphore(count)
         self._executor = ThreadPoolExecutor(count, thread_name_prefix="agentq-step")
+
+    def start(self) -> None:
+        """Start all of them, so that no step meets the system's limit on threads; fewer if it is.
+
+        Raises:
+            LimitReached: not even one could be started.
+        """
+        go = threading.Event()
+        started = 0
+        try:
+            for _ in range(self.count):
+                self._executor.submit(go.wait)
+                started += 1
+        except RuntimeError as error:
+            self._start_fewer(started, error)
+        finally:
+            go.set()
+
+    def _start_fewer(self, started: int, error: RuntimeError) -> None:
+        limit = fullest(error)
+        if not started:
+            raise LimitReached(f"no thread can be started for def steps: {limit}") from error
+        logger.warning("%d of %d threads for def steps: %s", started, self.count, limit)
+        self.count = self._executor._max_workers = started  # noqa: SLF001 -- it would try again
+        self._free = asyncio.Semaphore(started)
 
     async def run(
         self, function: Callable[..., Any], *args: Any, begins: Callable[[], None] | None = None

@@ -1,0 +1,95 @@
+"""A worker that meets the kernel's limits: it says so, takes no more, and loses nothing."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.ledger import Ledger
+from tests.support.redis_server import Server
+from tests.support.running import Running, running
+from tests.support.waiting import wait_until
+from tests.support.worker_process import WorkerProcess
+
+WIDTH = 24
+LIMIT = 64
+
+
+@pytest.fixture
+def app(url: str, ledger: Ledger) -> Iterator[Running]:
+    with running("tests.support.apps.greedy", url, ledger) as found:
+        yield found
+
+
+@pytest.fixture
+def worker(app: Running) -> WorkerProcess:
+    """One that may open 64 files, its own connections and libraries included."""
+    started = app.worker()
+    resource.prlimit(started.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+    return started
+
+
+def test_too_many_open_files_stop_the_intake_name_the_limit_and_lose_nothing(
+    app: Running, worker: WorkerProcess, ledger: Ledger
+) -> None:
+    run = app.app.fan.submit(WIDTH)
+    assert run.result(timeout=25) == list(range(WIDTH))
+    assert {int(line.split()[1]) for line in ledger.lines("end ")} == set(range(WIDTH))
+    assert len(ledger.lines("end ")) == WIDTH
+    log = worker.log()
+    assert f"of {LIMIT} (RLIMIT_NOFILE); LimitNOFILE=65535 in the unit; fetching no more" in log
+    assert "open files: there is room again; fetching" in log
+    assert "Traceback" not in log.split("Too many open files")[0]
+
+
+def test_links_that_are_cut_while_no_file_can_be_opened_come_back(
+    app: Running, worker: WorkerProcess, session_server: Server, ledger: Ledger
+) -> None:
+    none_left = 4
+    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (none_left, LIMIT))
+    session_server.client.client_kill_filter(_type="normal", skipme=True)
+    run = app.app.fan.submit(4)
+    said = f"open files: {none_left} of {none_left} (RLIMIT_NOFILE)"
+    wait_until(lambda: f"{said}; LimitNOFILE" in worker.log(), lambda: f"{said}\n{worker.log()}")
+    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+    assert run.result(timeout=25) == list(range(4))
+    assert len(ledger.lines("end ")) == 4
+    assert "the lease of" not in worker.log()
+
+
+_FEW_THREADS = """
+import asyncio, os, resource, sys
+from agentq.host.limits import uses
+from agentq.worker.threads import Threads
+uses(users_threads=True)  # imports what another user may not be able to
+if os.getuid() == 0:
+    os.setresuid(54321, 54321, 54321)  # root has no limit, and this user no other threads
+used = len(os.listdir("/proc/self/task"))
+resource.setrlimit(resource.RLIMIT_NPROC, (used + int(sys.argv[1]),) * 2)
+async def main():
+    threads = Threads(count=8)
+    threads.start()
+    print(threads.count, await asyncio.gather(*(threads.run(abs, -n) for n in range(6))))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_NPROC"), reason="no such limit here")
+@pytest.mark.parametrize(("more", "told"), [(3, "3 [0, 1, 2, 3, 4, 5]"), (0, None)])
+def test_with_too_few_threads_there_are_fewer_or_the_worker_does_not_begin(
+    more: int, told: str | None
+) -> None:
+    command = [sys.executable, "-c", _FEW_THREADS, str(more)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout.splitlines() == ([told] if told else []), found.stderr
+    if told:
+        assert "3 of 8 threads for def steps: threads of the user" in found.stderr
+    else:
+        assert (
+            "LimitReached: no thread can be started for def steps: threads of the" in found.stderr
+        )
+    assert "(RLIMIT_NPROC); LimitNPROC=" in found.stderr
