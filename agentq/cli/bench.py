@@ -9,7 +9,7 @@ import typer
 
 from agentq.cli.options import Json
 
-FIGURES = ("herd", "delayed", "reconnect")
+FIGURES = ("herd", "delayed", "reconnect", "shares")
 """What is measured of agentq alone, each with limits of its own."""
 
 
@@ -18,7 +18,7 @@ def bench(
         list[str] | None,
         typer.Argument(
             help="enqueue, drain, latency, sleep, fanin, pipeline; default: all. "
-            "Or one of functions, herd, delayed, reconnect."
+            "Or one of functions, herd, delayed, reconnect, shares."
         ),
     ] = None,
     system: Annotated[
@@ -43,6 +43,7 @@ def bench(
     over 5 ms is marked, and fails. `agentq bench herd`: what idle workers cost each message;
     `delayed`: what 100,000 delayed tasks cost a worker, and how late they come; `reconnect`: when
     a fleet is back that lost its broker. Each figure with its limit; one that is over it fails.
+    `shares`: what a step, a run and a model call cost, which `agentq plan --runs` counts with.
 
     Example: agentq bench drain fanin --json > bench.json
     """

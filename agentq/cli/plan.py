@@ -1,21 +1,22 @@
-"""`agentq plan`: which process gets what of this machine, and why."""
+"""`agentq plan`: which process gets what of this machine, and why; what some work needs."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agentq.cli.options import App, Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from agentq.flows.app import AgentQ
+    from agentq.ops.sizing import Workload
 
-    from agentq.host.machine import Machine
-    from agentq.host.plan import Plan
-
-PLAN_FILE = "plan.json"
+_FILE = "plan.json"
+_WATCH_S = 1.0
+_STEPS_OF_RUN = 20
 
 
 class As(StrEnum):
@@ -31,6 +32,25 @@ def plan(
     launcher: Annotated[
         As | None, typer.Option("--as", help="Print the command that starts each process so.")
     ] = None,
+    load: Annotated[
+        bool, typer.Option("--load", help="Watch how busy each core is, for a second.")
+    ] = False,
+    runs: Annotated[
+        int | None, typer.Option("--runs", min=1, help="What do so many runs at once need?")
+    ] = None,
+    steps_per_day: Annotated[
+        int | None,
+        typer.Option("--steps-per-day", min=1, help="Of all runs. Default: 20 for each of --runs."),
+    ] = None,
+    model_seconds: Annotated[
+        float, typer.Option("--model-seconds", min=0.001, help="One model call takes.")
+    ] = 2.0,
+    model_calls: Annotated[
+        float, typer.Option("--model-calls", min=0, help="Of a step, on average.")
+    ] = 1.0,
+    peak: Annotated[
+        float, typer.Option("--peak", min=1, help="The busiest hour beside the average one.")
+    ] = 3.0,
     as_json: Json = False,
 ) -> None:
     """Print which process gets which cores, memory node, slots and memory here, and why.
@@ -39,13 +59,37 @@ def plan(
     take their seats from the same plan. Processes for steps of kind="cpu" are planned where the app
     has such steps.
 
-    Example: agentq plan -A myproject.flows:aq --as taskset
+    With --runs or --steps-per-day: what that much work needs, by the figures of [bold]agentq bench
+    shares[/bold], and whether this machine is enough.
+
+    Example: agentq plan --runs 500 --steps-per-day 1000000 --model-seconds 3
     """
-    from agentq.host.machine import read_machine
     from agentq.ops.application import any_app
-    from agentq.ops.plan import command_of, plan_of
 
     aq = any_app(app)
+    if runs is not None or steps_per_day is not None:
+        from agentq.ops.sizing import Workload
+
+        work = Workload(
+            runs=runs or 1,
+            steps_per_day=steps_per_day or _STEPS_OF_RUN * (runs or 1),
+            model_time=timedelta(seconds=model_seconds),
+            calls=model_calls,
+            peak=peak,
+            keep=aq.settings.runs.keep,
+            slots=aq.settings.worker.slots,
+        )
+        _show_sizing(work, as_json=as_json)
+    elif load:
+        _show_load(as_json=as_json)
+    else:
+        _show_plan(aq, app, launcher, as_json=as_json)
+
+
+def _show_plan(aq: AgentQ, app: str | None, launcher: As | None, *, as_json: bool) -> None:
+    from agentq.host.machine import read_machine
+    from agentq.ops.plan import command_of, plan_of
+
     cpu_steps = any(step.kind == "cpu" for step in aq.steps.values())
     machine = read_machine()
     found = plan_of(aq.settings, cpu_steps=cpu_steps, machine=machine)
@@ -53,58 +97,54 @@ def plan(
         typer.echo(found.as_json())
     elif launcher is not None:
         named = app or aq.settings.app or "MODULE:NAME"
-        typer.echo(f"# agentq plan -A {named} --json > {PLAN_FILE}")
+        typer.echo(f"# agentq plan -A {named} --json > {_FILE}")
         for process in found.processes:
-            line = command_of(process, launcher=launcher.value, app=named, file=PLAN_FILE)
-            typer.echo(line)
+            typer.echo(command_of(process, launcher=launcher.value, app=named, file=_FILE))
     else:
-        from rich.console import Console
+        from agentq.cli.show_plan import print_plan
 
-        _print(Console(highlight=False), machine, found)
-
-
-def _print(console: Console, machine: Machine, found: Plan) -> None:
-    from agentq.cli.tables import plain_table
-    from agentq.host.topology import format_cores
-
-    console.print(f"[bold]Machine[/bold] {_described(machine)}")
-    table = plain_table(
-        "process", ">cores", ">cpu steps on", ">node", ">slots", ">threads", ">memory", "why"
-    )
-    for one in found.processes:
-        children = format_cores(cpu for child in one.children for cpu in child)
-        table.add_row(
-            one.name, format_cores(one.cores),
-            f"{len(one.children)} x {children}" if one.children else "-",
-            "-" if one.node is None else str(one.node), str(one.slots), str(one.threads),
-            f"{one.memory_bytes >> 20} MiB", one.reason,
-        )  # fmt: skip
-    console.print(table)
-    console.print(f"[bold]System[/bold] {_left(found)}")
-    console.print(f"[bold]Broker[/bold] where it is local: {found.broker.reason}")
-    for finding in found.findings:
-        console.print(f"[yellow]{finding.severity}[/yellow] {finding.subject}: {finding.seen}")
-        console.print(f"  {finding.why}; {finding.remedy}")
+        print_plan(_console(), machine, found)
 
 
-def _described(machine: Machine) -> str:
-    topology = machine.topology
-    nodes = len(topology.nodes)
-    threads = len(topology.allowed) - len(topology.cores)
-    parts = [
-        f"{len(topology.cores)} physical cores",
-        f"{len(topology.allowed)} with SMT" if threads else "no SMT",
-        f"{nodes} nodes" if nodes > 1 else "one node",
-        f"{machine.memory_bytes >> 20} MiB",
-    ]
-    if machine.quota is not None:
-        parts.append(f"a quota of {machine.quota:g} cores")
-    return ", ".join(parts)
+def _show_sizing(work: Workload, *, as_json: bool) -> None:
+    from agentq.host.machine import read_machine
+    from agentq.ops.sizing import judge, size
+
+    needed = size(work)
+    verdict = judge(needed, read_machine())
+    if as_json:
+        _echo_json({"needed": needed, "verdict": verdict})
+        return
+    from agentq.cli.show_plan import print_sizing
+
+    print_sizing(_console(), needed, verdict)
 
 
-def _left(found: Plan) -> str:
-    from agentq.host.topology import format_cores
+def _show_load(*, as_json: bool) -> None:
+    import time
 
-    if not found.reserved:
-        return "no core of its own: there are too few (from 8 physical cores on an eighth)"
-    return f"cores {format_cores(found.reserved)}, interrupts too"
+    from agentq.host.core_load import between, look, unbalanced
+    from agentq.host.topology import read_topology
+
+    before = look()
+    time.sleep(_WATCH_S)
+    load = between(before, look())
+    finding = unbalanced(load, read_topology())
+    if as_json:
+        _echo_json({"load": load, "finding": finding})
+        return
+    from agentq.cli.show_plan import print_load
+
+    print_load(_console(), load, finding)
+
+
+def _echo_json(value: object) -> None:
+    import orjson
+
+    typer.echo(orjson.dumps(value).decode())
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False)

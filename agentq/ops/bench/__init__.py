@@ -1,6 +1,6 @@
 """`agentq bench`: plain Celery prefork and agentq, measured in one run on the same server.
 
-Beside it, what can be said of agentq alone: `functions`, `herd`, `delayed`, `reconnect`.
+Beside it, what can be said of agentq alone: `functions`, `herd`, `delayed`, `reconnect`, `shares`.
 
 The measured processes import this package for their steps, so its public names load when they are
 first used: plain Celery is measured with nothing of agentq's broker in memory.
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from agentq.ops.bench.reconnect import measure_reconnect
     from agentq.ops.bench.report import as_json, render
     from agentq.ops.bench.rows import Row, Test
+    from agentq.ops.bench.shares import measure_shares
 
 __all__ = [
     "Row", "Test", "as_json", "figures_as_json", "functions_as_json", "measure_delayed",
-    "measure_functions", "measure_herd", "measure_reconnect", "render", "render_figures",
-    "render_functions", "run_bench",
+    "measure_functions", "measure_herd", "measure_reconnect", "measure_shares", "render",
+    "render_figures", "render_functions", "run_bench",
 ]  # fmt: skip
 
 _HOMES = {
@@ -35,6 +36,7 @@ _HOMES = {
     "measure_delayed": "delayed",
     "measure_herd": "herd",
     "measure_reconnect": "reconnect",
+    "measure_shares": "shares",
     "render_figures": "figures",
     "measure_functions": "functions",
     "render_functions": "functions",

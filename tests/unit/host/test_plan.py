@@ -154,12 +154,12 @@ def test_a_node_that_states_less_memory_than_there_is_is_not_believed(tmp_path: 
 
 
 def test_where_memory_is_short_there_are_fewer_slots_unless_they_are_set(tmp_path: Path) -> None:
-    machine = written(tmp_path, memory=GB // 2)
+    machine = written(tmp_path, memory=480 * 2**20)
     plan = make_plan(machine, demands())
-    assert [process.memory_bytes >> 20 for process in plan.processes] == [192, 192]
-    assert [process.slots for process in plan.processes] == [981, 981]
+    assert [process.memory_bytes >> 20 for process in plan.processes] == [180, 180]
+    assert [process.slots for process in plan.processes] == [917, 917]
     assert said(plan, "slots") == [
-        "critical-0 has 981, shared-0 has 981 instead of 1000 (worker.slots)"
+        "critical-0 has 917, shared-0 has 917 instead of 1000 (worker.slots)"
     ]
     assert [one.slots for one in make_plan(machine, demands(slots=5000)).processes] == [5000] * 2
 
