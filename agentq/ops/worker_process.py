@@ -165,7 +165,14 @@ def _pin_child(seat: Process, **_: object) -> None:
 
 
 def _slots(settings: Settings, seat: Process | None, pool: str) -> int | None:
-    """Return the slots of the seat; Celery's own pools count processes or threads, not steps."""
-    if seat is None or settings.worker.stock_pool:
-        return settings.pools[pool].slots
-    return seat.slots
+    """Return the slots of the seat: of Celery's prefork its processes, of its other pools none."""
+    own = settings.pools[pool].slots
+    if seat is None or own is not None:
+        return own
+    match settings.worker.stock_pool:
+        case None:
+            return seat.slots
+        case "prefork":
+            return len(seat.children)
+        case "threads" | "solo":
+            return None

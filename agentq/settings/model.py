@@ -47,7 +47,7 @@ class Worker(Section):
         None,
         "threads",
         "For steps written as plain def; unset: 2 for each physical core, split over the processes "
-        "of the plan, 16 without a plan",
+        "of the plan, and 16 at least",
         at_least=1,
     )
     cpu_processes: Whole = setting(

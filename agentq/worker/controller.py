@@ -10,10 +10,8 @@ from celery.apps.worker import Worker as CeleryWorker
 from celery.concurrency import get_implementation
 
 from agentq.host.plan import Process
+from agentq.host.planner import LEAST_THREADS
 from agentq.worker.pool import TaskPool
-
-_THREADS = 16
-"""For steps written as plain def, where neither the settings nor a plan say."""
 
 
 class Worker(CeleryWorker):  # type: ignore[misc]
@@ -43,7 +41,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     def thread_count(self) -> int:
         """Return how many steps written as plain def run at once."""
         threads = self.app.aq.settings.worker.threads
-        return int(threads or (self.seat.threads if self.seat else _THREADS))
+        return int(threads or (self.seat.threads if self.seat else LEAST_THREADS))
 
     def child_cores(self) -> Sequence[tuple[int, ...]]:
         """Return the cores of each process for steps of kind="cpu"."""

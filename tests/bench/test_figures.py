@@ -8,6 +8,7 @@ from agentq.ops.bench.delayed import measure_delayed
 from agentq.ops.bench.figures import Figure, figures_as_json, render_figures
 from agentq.ops.bench.herd import MOST_REPLIES, measure_herd
 from agentq.ops.bench.reconnect import measure_reconnect
+from agentq.ops.bench.shares import measure_shares
 from tests.support.redis_server import PROGRAM
 
 
@@ -45,3 +46,13 @@ def test_a_figure_that_is_over_its_limit_is_marked() -> None:
     assert second.split() == ["b", "1.00", "s", "2.00"]
     assert third.split() == ["c", "9.00", "MB"]
     assert [one["within"] for one in json.loads(figures_as_json(figures))] == [False, True, True]
+
+
+def test_a_step_a_run_and_a_model_call_cost_what_the_plan_counts_with() -> None:
+    found = measure_shares(runs=20, sleepers=200, sleep_s=1, server=PROGRAM)
+    of = {one.name: one.value for one in found}
+    [waiting], [done] = named(found, "a run that waits"), named(found, "steps done")
+    assert 1_000 < waiting.value < done.value < 100_000
+    [call] = named(found, "a model call")
+    assert call.value > of["worker CPU a step of a run"] >= 0
+    assert 20 < of["worker's memory before"] < 500

@@ -30,12 +30,11 @@ from agentq.ops.bench.shares_app import MEMBERS, declare
 if TYPE_CHECKING:
     from agentq.runs.handle import RunHandle
 
-RUNS, SLEEPERS = 200, 5000
+RUNS, SLEEPERS, SLEEP_S = 200, 5000, 8.0
 STEPS = MEMBERS + 2
 
 _APP = "agentq.ops.bench.shares_app:aq"
 _PIECES = 128
-_SLEEP_S = 8.0
 _LIMIT_S = 90.0
 _PIECE = b'data: {"model":"m","choices":[{"index":0,"delta":{"content":" river"}}]}\n\n'
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -47,7 +46,11 @@ _END = (
 
 
 def measure_shares(
-    *, runs: int = RUNS, sleepers: int = SLEEPERS, server: Path | None = None
+    *,
+    runs: int = RUNS,
+    sleepers: int = SLEEPERS,
+    sleep_s: float = SLEEP_S,
+    server: Path | None = None,
 ) -> list[Figure]:
     """Measure *runs* runs of 20 steps each way; takes about half a minute.
 
@@ -69,7 +72,7 @@ def measure_shares(
             plain = _cost(aq, worker, gauge, "work", runs)
             calling = _cost(aq, worker, gauge, "call", max(1, runs // 4))
             idle = rss_bytes(worker.pid)
-            asleep = _asleep(aq, worker, sleepers)
+            asleep = _asleep(aq, worker, sleepers, sleep_s)
         steps = runs * STEPS
         calls = max(1, runs // 4) * MEMBERS
         per_call = calling.workers_s / calls - plain.workers_s / (runs * MEMBERS)
@@ -90,10 +93,10 @@ def _cost(aq: Any, worker: subprocess.Popen[bytes], gauge: Gauge, flow: str, run
     return gauge.read() - before
 
 
-def _asleep(aq: Any, worker: subprocess.Popen[bytes], count: int) -> int:
+def _asleep(aq: Any, worker: subprocess.Popen[bytes], count: int, sleep_s: float) -> int:
     """Return the most that the worker held while *count* of its steps slept, in bytes."""
-    handles = aq.get_flow("sleep").submit_many([_SLEEP_S] * count)
-    until, most = time.monotonic() + _SLEEP_S, 0
+    handles = aq.get_flow("sleep").submit_many([sleep_s] * count)
+    until, most = time.monotonic() + sleep_s, 0
     while time.monotonic() < until:
         most = max(most, rss_bytes(worker.pid))
         time.sleep(0.1)

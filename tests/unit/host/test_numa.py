@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentq.errors import PlatformUnsupported, SettingsError
-from agentq.host.numa import Pages, pages, policy, set_policy
+from agentq.host.numa import Pages, pages, policy, set_policy, starting_on
 from tests.unit.host.machines import write
 
 _SET = """
@@ -51,6 +51,17 @@ def has_nodes() -> bool:
 def test_the_kernel_has_the_policy_that_was_set(arguments: tuple[str, ...], holds: str) -> None:
     command = [sys.executable, "-c", _SET, *arguments]
     assert subprocess.check_output(command, text=True).strip() == holds
+
+
+@pytest.mark.skipif(not has_nodes(), reason="no memory policies on this kernel")
+def test_what_is_started_on_a_node_has_its_policy_and_the_starter_keeps_its_own() -> None:
+    before = policy()
+    ask = [sys.executable, "-c", "from agentq.host.numa import policy; print(policy())"]
+    with starting_on(0):
+        assert subprocess.check_output(ask, text=True).strip() == "('bind', (0,))"
+    assert policy() == before
+    with starting_on(None):
+        assert policy() == before
 
 
 @pytest.mark.skipif(not has_nodes(), reason="no memory policies on this kernel")

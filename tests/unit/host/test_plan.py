@@ -39,7 +39,7 @@ def test_on_one_node_of_two_cores_nothing_is_left_to_the_system(tmp_path: Path) 
     plan = make_plan(written(tmp_path, nodes=1, cores=2), demands())
     assert cores_of(plan) == {"critical-0": (0,), "shared-0": (1,)}
     assert (plan.reserved, plan.broker.cores, plan.broker.node) == ((), (), None)
-    assert [process.threads for process in plan.processes] == [2, 2]
+    assert [process.threads for process in plan.processes] == [16, 16]
     assert [process.node for process in plan.processes] == [None, None]
     assert [process.memory_bytes for process in plan.processes] == [6 * GB, 6 * GB]
     assert plan.findings == ()
@@ -72,8 +72,6 @@ def test_two_nodes_with_smt_give_whole_cores_and_fill_the_brokers_node_first(
         "on cores 0,16, left to the system; node 0, which has the most cores; "
         "1 processes on node 1 reach it across the interconnect (distance 21, local is 10)"
     )
-    # Two more for threads of steps than there are cores: SMT does not count.
-    assert {process.threads for process in plan.processes} == {2 * 16 // 8}
 
 
 def test_four_nodes_of_32_cores_keep_an_eighth_and_each_child_has_a_core(tmp_path: Path) -> None:
@@ -91,6 +89,13 @@ def test_four_nodes_of_32_cores_keep_an_eighth_and_each_child_has_a_core(tmp_pat
     assert sum(one.memory_bytes for one in on_node_0 if one.node == 0) <= 96 * GB
 
 
+def test_twice_the_physical_cores_are_split_over_the_processes_smt_left_out(tmp_path: Path) -> None:
+    machine = written(tmp_path, nodes=2, cores=32, smt=2)
+    plan = make_plan(machine, demands(shared=3, children=None))
+    assert [len(process.children) for process in plan.processes] == [2 * 64 // 4] * 4
+    assert [process.threads for process in plan.processes] == [2 * 64 // 4] * 4
+
+
 def test_a_container_has_the_cores_of_its_cpuset_the_time_of_its_quota_and_its_memory(
     tmp_path: Path,
 ) -> None:
@@ -103,10 +108,9 @@ def test_a_container_has_the_cores_of_its_cpuset_the_time_of_its_quota_and_its_m
     assert cores_of(plan) == {"critical-0": (4,), "shared-0": (5,)}
     assert plan.processes[0].children == ((6,),)  # one left for two children: by the first of them
     assert plan.processes[1].children == ((5,),)
-    assert [process.threads for process in plan.processes] == [1, 1]  # 1 core x 2, split
     assert [process.memory_bytes for process in plan.processes] == [768 * 2**20] * 2
     assert said(plan, "CPU quota") == ["2 processes have the time of 1.5 cores together"]
-    assert said(plan, "threads of the group") == ["100, and the plan needs 510 (pids.max)"]
+    assert said(plan, "threads of the group") == ["100, and the plan needs 600 (pids.max)"]
 
 
 def test_a_node_with_memory_only_is_named_and_not_used(tmp_path: Path) -> None:
@@ -188,9 +192,9 @@ def test_a_low_limit_on_open_files_is_said_with_its_remedy(tmp_path: Path) -> No
 def test_threads_are_planned_three_times_as_many_as_are_needed(tmp_path: Path) -> None:
     plan = make_plan(read_machine(root=write_host(tmp_path, processes=300)), demands())
     each = [process.tasks for process in plan.processes]
-    assert each == [16 + 2 + 4 * 16] * 2
-    assert said(plan, "threads of the user") == ["300, and the plan needs 492 (RLIMIT_NPROC)"]
-    assert {process.task_limit for process in plan.processes} == {3 * 82}
+    assert each == [16 + 16 + 4 * 16] * 2
+    assert said(plan, "threads of the user") == ["300, and the plan needs 576 (RLIMIT_NPROC)"]
+    assert {process.task_limit for process in plan.processes} == {3 * 96}
 
 
 def test_a_plan_is_read_back_as_it_was_kept_and_anything_else_is_refused(tmp_path: Path) -> None:

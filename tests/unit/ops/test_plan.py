@@ -50,7 +50,7 @@ _LAUNCHED: dict[Launcher, str] = {
     "numactl": f"numactl --cpunodebind=0 --membind=0 {_WORKER} --plan plan.json -A shop:aq",
     "taskset": f"taskset -c 1 {_WORKER} --plan plan.json -A shop:aq",
     "docker": (
-        "docker run --cpuset-cpus 1 --cpuset-mems 0 --memory 6144m --pids-limit 252 --ulimit "
+        "docker run --cpuset-cpus 1 --cpuset-mems 0 --memory 6144m --pids-limit 288 --ulimit "
         f'nofile=65535 -v "$PWD/plan.json:/plan.json:ro" IMAGE {_WORKER} --plan /plan.json '
         "-A shop:aq"
     ),
