@@ -89,7 +89,7 @@ def test_shares_come_from_what_was_counted_between_two_looks(tmp_path: Path) -> 
 
     at("cpu0 100 0 100 800 0 0 0 0 0 0", "cpu3 0 0 0 1000 0 0 0 0 0 0")
     before = look(root=tmp_path)
-    at("cpu0 150 10 110 820 0 5 5 0 50 0", "cpu3 0 0 0 1050 50 0 0 0 0 0")
+    at("cpu0 140 10 110 820 0 5 5 10 50 0", "cpu3 0 0 0 1050 50 0 0 0 0 0")
     found = between(before, look(root=tmp_path))
     assert found.cores == (
         CoreLoad(core=0, busy=0.8, interrupts=0.1),
