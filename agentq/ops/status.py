@@ -12,6 +12,9 @@ import orjson
 from agentq.broker.routing import LANES
 from agentq.ops.dead import Kept, kept, questions
 from agentq.ops.pausing import Pause, read_pauses
+from agentq.ops.replies import facts as _facts
+from agentq.ops.replies import pairs as _pairs
+from agentq.ops.replies import scored as _scored
 from agentq.runs.record import RunState
 from agentq.store.client import Store
 from agentq.store.replication import Replica, replicas_of
@@ -65,6 +68,11 @@ class Worker:
     """Left of its lease; below 0 it is taken for dead."""
     skew_ms: int
     """How far its wall clock is ahead of the broker's."""
+    host: str
+    build: str
+    """agentq's version there, and the revision of the functions that it was made with."""
+    allocator: str
+    """The one that serves its malloc, as it was read back."""
     unwritten: int = 0
     """Of those that run: ended, and waiting for blob storage that can not be written."""
 
@@ -284,6 +292,9 @@ def _workers(store: Store, leases: list[tuple[bytes, float]], now_ms: int) -> tu
             done=said.get("done", 0),
             lease_ms=int(until) - now_ms,
             skew_ms=said.get("skew_ms", 0),
+            host=said.get("host", ""),
+            build=said.get("build", ""),
+            allocator=said.get("allocator", ""),
             unwritten=said.get("unwritten", 0),
         )
         found.append(worker)
@@ -305,30 +316,3 @@ def _recent(store: Store, runs: list[str], now_ms: int) -> tuple[Recent, ...]:
             age = max(0, now_ms - int(fields["at"]))
             found.append(Recent(id=run, flow=flow, state=fields["state"], age_ms=age))
     return tuple(found)
-
-
-# -- replies come as lists or maps, by protocol version and client --------------------------------
-
-
-def _facts(info: Any) -> dict[str, str]:
-    if isinstance(info, dict):
-        return {str(key): str(value) for key, value in info.items()}
-    text = info.decode() if isinstance(info, bytes) else ""
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-
-
-def _pairs(reply: Any) -> dict[str, str]:
-    if isinstance(reply, Exception):
-        return {}
-    pairs = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
-    return {_text(key): _text(value) for key, value in pairs.items()}
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _scored(reply: Any) -> list[tuple[bytes, float]]:
-    if reply and isinstance(reply[0], bytes):
-        reply = zip(reply[::2], reply[1::2], strict=True)
-    return [(name, float(score)) for name, score in reply or ()]

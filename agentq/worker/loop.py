@@ -31,6 +31,7 @@ from celery import signals
 from celery.worker import state as worker_state
 
 from agentq.broker import routing
+from agentq.broker.build import build
 from agentq.broker.policy import InOrder
 from agentq.clock import milliseconds
 from agentq.errors import BrokerUnavailable
@@ -349,6 +350,8 @@ class Loop:
         """Return what the worker says of itself with each renewal."""
         report = {
             "hostname": self.hostname,
+            "host": os.uname().nodename,
+            "build": build(),
             "pid": os.getpid(),
             "pools": self.pools,
             "cores": sorted(os.sched_getaffinity(0)),

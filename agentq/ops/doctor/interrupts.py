@@ -1,0 +1,82 @@
+"""Interrupts on the cores of workers: each one stops the step that runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from agentq.host.topology import format_cores, parse_cores
+from agentq.ops.doctor.finding import Finding, unchecked, warning
+from agentq.ops.doctor.roots import Roots
+
+_NAMED = 5
+
+
+def interrupts(
+    roots: Roots, *, worker_cores: Collection[int], allowed: Collection[int]
+) -> Iterator[Finding]:
+    """Find interrupts that may come on *worker_cores* while another of *allowed* has no worker."""
+    spare = sorted(set(allowed) - set(worker_cores))
+    if not worker_cores or not spare:
+        return  # no place would be better
+    lists = sorted(
+        (path for path in roots.proc.glob("irq/[0-9]*/smp_affinity_list")),
+        key=lambda path: int(path.parent.name),
+    )
+    if not lists:
+        yield unchecked(
+            "interrupts.affinity", "no /proc/irq here", fix="run agentq doctor outside a container"
+        )
+        return
+    used = _used(roots)
+    hit = [
+        path.parent.name
+        for path in lists
+        if set(parse_cores(path.read_text(encoding="ascii"))) & set(worker_cores)
+        and used.get(path.parent.name, True)
+    ]
+    if hit:
+        yield warning(
+            "interrupts.affinity",
+            f"{len(hit)} interrupts may come on the workers' cores {format_cores(worker_cores)}: "
+            f"{', '.join(hit[:_NAMED])}{', ...' if len(hit) > _NAMED else ''}",
+            why="a network card's or disk's interrupts stop the step that runs on the core they "
+            "come on",
+            fix=f"for i in {' '.join(hit)}; do echo {format_cores(spare)} > "
+            "/proc/irq/$i/smp_affinity_list; done",
+        )
+    yield from _balancer(roots, worker_cores)
+
+
+def _used(roots: Roots) -> dict[str, bool]:
+    """Return interrupt -> whether it ever came; empty where that is not shown."""
+    try:
+        head, *lines = (roots.proc / "interrupts").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return {}
+    cores = len(head.split())
+    split = [line.split() for line in lines]
+    return {
+        words[0].rstrip(":"): any(count != "0" for count in words[1 : cores + 1]) for words in split
+    }
+
+
+def _balancer(roots: Roots, worker_cores: Collection[int]) -> Iterator[Finding]:
+    line = f"IRQBALANCE_BANNED_CPULIST={format_cores(worker_cores)}"
+    fix = f"add {line} to /etc/default/irqbalance; systemctl restart irqbalance"
+    for pid in roots.named("irqbalance"):
+        try:
+            environ = (roots.proc / str(pid) / "environ").read_bytes().split(b"\0")
+        except OSError as error:
+            yield unchecked("interrupts.irqbalance", f"irqbalance runs; {error}", fix=fix)
+            continue
+        given = [one for one in environ if one.startswith(b"IRQBALANCE_BANNED_CPULIST=")]
+        banned = parse_cores(given[0].partition(b"=")[2].decode()) if given else ()
+        if not set(worker_cores) <= set(banned):
+            yield warning(
+                "interrupts.irqbalance",
+                f"irqbalance (process {pid}) may move interrupts to the workers' cores "
+                f"{format_cores(worker_cores)}",
+                why="it spreads interrupts over all cores every ten seconds, whatever was set "
+                "by hand",
+                fix=fix,
+            )

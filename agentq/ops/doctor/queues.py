@@ -1,0 +1,108 @@
+"""What waits in the cell: how much of its room is taken, since when, and what keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from agentq.clock import format_duration, milliseconds
+from agentq.ops.doctor.facts import Facts
+from agentq.ops.doctor.finding import Finding, error, note, warning
+from agentq.ops.doctor.machine import FULL
+from agentq.ops.replies import scored
+from agentq.store.client import Store
+
+OLD = timedelta(minutes=5)
+"""An agent's run has mostly ended by then."""
+
+FORGOTTEN = timedelta(hours=1)
+"""A pause that is older was meant to be lifted."""
+
+OVERDUE = timedelta(seconds=30)
+"""Workers promote several times a second."""
+
+
+def depth(facts: Facts) -> Iterator[Finding]:
+    """Find queues that are nearly full, and work that has waited long."""
+    most = facts.settings.broker.max_length
+    for queue in facts.cell.queues:
+        name = f"{queue.pool}:{queue.lane}"
+        if queue.waiting > FULL * most:
+            finding = error if queue.waiting >= most else warning
+            yield finding(
+                "queues.depth", f"{queue.waiting:,} of {most:,} messages wait in {name}",
+                why="a full one refuses new runs (QueueFull)",
+                fix=f"more workers: processes under [pools.{queue.pool}], or agentq purge --pool "
+                f"{queue.pool}; broker.max_length only makes the wait longer",
+            )  # fmt: skip
+        if queue.oldest_ms is not None and queue.oldest_ms > milliseconds(OLD):
+            yield warning(
+                "queues.age",
+                f"the first of {queue.waiting:,} in {name} has waited for {_said(queue.oldest_ms)}",
+                why="work arrives faster than it is done, or nobody does it",
+                fix="agentq status names the workers and pauses; agentq why RUN the reason",
+            )
+
+
+def stopped(facts: Facts) -> Iterator[Finding]:
+    """Find pauses, and work whose code no worker has."""
+    for pause in facts.cell.pauses:
+        finding = warning if pause.for_ms > milliseconds(FORGOTTEN) else note
+        yield finding(
+            "queues.paused",
+            f"{pause.kind} {pause.name} is paused for {_said(pause.for_ms)}, {pause.aside} put "
+            "aside",
+            why="nothing of it starts",
+            fix=f"agentq resume {pause.kind} {pause.name}",
+        )
+    for parked in facts.cell.parked:
+        limit = format_duration(facts.settings.broker.park_limit)
+        yield warning(
+            "queues.parked",
+            f"{parked.count} wait for {parked.lacking} for {_said(parked.for_ms)}",
+            why=f"no worker has that code; after {limit} (broker.park_limit) they are dead letters",
+            fix="roll out the build that has it, or agentq purge --step NAME",
+        )
+
+
+def dead(facts: Facts) -> Iterator[Finding]:
+    """Find dead letters, and their room running out."""
+    kept, limits = facts.cell.dead, facts.settings.dead
+    if kept.number > FULL * limits.max_number or kept.bytes > FULL * limits.max_bytes:
+        yield warning(
+            "queues.dead", str(kept),
+            why="the oldest are dropped for new ones, unread",
+            fix="agentq dead list; then agentq dead replay or agentq dead drop",
+        )  # fmt: skip
+    elif kept.number:
+        yield note(
+            "queues.dead", str(kept),
+            why="each is work that was accepted and did not run",
+            fix="agentq dead list; then agentq dead replay or agentq dead drop",
+        )  # fmt: skip
+
+
+def delayed(store: Store, facts: Facts) -> Iterator[Finding]:
+    """Find delayed work that nobody brings back when it is due."""
+    most = facts.settings.broker.max_length
+    if facts.cell.delayed > FULL * most:
+        yield warning(
+            "queues.delayed",
+            f"{facts.cell.delayed:,} messages are delayed; of one queue there may be {most:,}",
+            why="a full one refuses new runs that are delayed (QueueFull, reason delayed)",
+            fix="fewer countdown= and retries; agentq status shows what is parked",
+        )
+    now, first = store.pipeline([("TIME",), ("ZRANGE", store.keys.delayed(), 0, 0, "WITHSCORES")])
+    for _, due in scored(first):
+        late = int(now[0]) * 1000 - int(due)
+        if late > milliseconds(OVERDUE):
+            yield warning(
+                "queues.delayed",
+                f"delayed work is overdue for {_said(late)}",
+                why="workers bring it back into its queue: none that lives does",
+                fix="agentq up, or agentq worker --pool NAME -A module:attribute",
+            )
+
+
+def _said(ms: int) -> str:
+    return format_duration(timedelta(seconds=max(1, ms // 1000)))
