@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentq.errors import AgentQError
 from agentq.ops.acl import Role, rules
 from agentq.ops.doctor.facts import Facts
 from agentq.ops.doctor.finding import Finding, unchecked, warning
-from agentq.ops.replies import text
+from agentq.ops.replies import pairs
 from agentq.store.client import Store
 
-_AS_ADMIN = "agentq doctor as a user with +acl|getuser"
+_ALL = "*"
 
 
 def access(store: Store, facts: Facts) -> Iterator[Finding]:
@@ -20,10 +20,13 @@ def access(store: Store, facts: Facts) -> Iterator[Finding]:
     names = ("default", *(f"agentq-{role}" for role in Role))
     answers = store.pipeline([("ACL", "GETUSER", name) for name in names])
     if isinstance(answers[0], Exception):
-        yield unchecked("broker.acl", answers[0], fix=_AS_ADMIN)
+        fix = "run agentq doctor as a user with +acl|getuser +acl|cat"
+        yield unchecked("broker.acl", answers[0], fix=fix)
         return
-    users = dict(zip(names, map(_User, answers), strict=True))
-    if facts.production and users["default"].open:
+    users = {name: pairs(answer or ()) for name, answer in zip(names, answers, strict=True)}
+    given = " ".join(user.get("commands", "") for user in users.values())
+    categories = _categories(store, given)
+    if facts.production and _is_open(users["default"]):
         yield warning(
             "broker.acl",
             "user default has no password and may do anything",
@@ -33,7 +36,7 @@ def access(store: Store, facts: Facts) -> Iterator[Finding]:
     for role in Role:
         user = users[f"agentq-{role}"]
         wanted = rules(role, cell=store.address.cell, db=store.address.db)
-        if user.there and (missing := user.lacks(wanted)):
+        if user and (missing := lacking(user, wanted, categories)):
             yield warning(
                 "broker.acl",
                 f"user agentq-{role} lacks {' '.join(missing)}",
@@ -42,38 +45,60 @@ def access(store: Store, facts: Facts) -> Iterator[Finding]:
             )
 
 
-class _User:
-    """One user, as ACL GETUSER tells it."""
+def lacking(
+    user: Mapping[str, str], wanted: list[str], categories: Mapping[str, set[str]]
+) -> list[str]:
+    """Return those of the *wanted* commands and keys that a user has not.
 
-    def __init__(self, answer: Any) -> None:
-        if isinstance(answer, Exception):
-            raise AgentQError(f"ACL GETUSER: {answer}")
-        pairs = (
-            answer
-            if isinstance(answer, dict)
-            else dict(zip((answer or ())[::2], (answer or ())[1::2], strict=True))
-        )
-        told = {text(key): value for key, value in pairs.items()}
-        self.there = bool(told)
-        self.flags = {text(flag) for flag in told.get("flags", ())}
-        self.commands = text(told.get("commands", b"")).split()
-        self.keys = text(told.get("keys", b"")).split()
+    Args:
+        user: as ACL GETUSER tells it; servers sum up commands as categories where that is shorter.
+        wanted: rules as `agentq.ops.acl` has them.
+        categories: the members of those that the user's rules name.
+    """
+    may = _Commands(user.get("commands", ""), categories)
+    keys = user.get("keys", "").split()
+    return [
+        one
+        for one in wanted
+        if (one[0] == "+" and not may.do(one[1:]))
+        or (one[0] == "~" and one not in keys and "~*" not in keys)
+    ]
 
-    @property
-    def open(self) -> bool:
-        """Whether anybody is this user, and it may do anything."""
-        return {"on", "nopass"} <= self.flags and "+@all" in self.commands
 
-    def lacks(self, wanted: list[str]) -> list[str]:
-        """Return those of the *wanted* commands and keys that this user has not."""
-        commands = [one for one in wanted if one.startswith("+")]
-        keys = [one for one in wanted if one.startswith("~")]
-        everything = "+@all" in self.commands
-        return [
-            *(one for one in commands if not everything and not self._may(one)),
-            *(one for one in keys if one not in self.keys and "~*" not in self.keys),
-        ]
+class _Commands:
+    """What a user may call, by its rules in their order."""
 
-    def _may(self, command: str) -> bool:
+    def __init__(self, text: str, categories: Mapping[str, set[str]]) -> None:
+        self._allowed: set[str] = set()
+        self._denied: set[str] = set()
+        for rule in text.split():
+            name = rule[1:]
+            members = {_ALL} if name == "@all" else categories.get(name, {name})
+            if rule == "-@all":
+                self._allowed, self._denied = set(), set()
+            elif rule[0] == "+":
+                self._allowed, self._denied = self._allowed | members, self._denied - members
+            else:
+                self._allowed, self._denied = self._allowed - members, self._denied | members
+
+    def do(self, command: str) -> bool:
+        """Whether it may; *command* may be ``container|sub``."""
         whole = command.partition("|")[0]
-        return command in self.commands or whole in self.commands
+        granted = {command, whole, _ALL} & self._allowed
+        return bool(granted) and (command in self._allowed or not {command, whole} & self._denied)
+
+
+def _categories(store: Store, commands: str) -> dict[str, set[str]]:
+    names = sorted(set(re.findall(r"[+-](@\w+)", commands)) - {"@all"})
+    answers = store.pipeline([("ACL", "CAT", name[1:]) for name in names])
+    return {
+        name: {member.decode() for member in answer}
+        for name, answer in zip(names, answers, strict=True)
+        if not isinstance(answer, Exception)
+    }
+
+
+def _is_open(user: Mapping[str, Any]) -> bool:
+    """Whether anybody is this user, and it may do anything."""
+    flags = str(user.get("flags", ""))
+    return "nopass" in flags and "off" not in flags and "+@all" in user.get("commands", "")

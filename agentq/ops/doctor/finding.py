@@ -40,4 +40,4 @@ def note(name: str, seen: str, *, why: str, fix: str) -> Finding:
 
 def unchecked(name: str, because: object, *, fix: str) -> Finding:
     """Return what stands for a check that could not be made: silence would look like health."""
-    return note(name, f"not checked: {because}", why="what is not looked at is not well", fix=fix)
+    return note(name, f"not checked: {because}", why="nothing is known of it", fix=fix)

@@ -105,4 +105,9 @@ def delayed(store: Store, facts: Facts) -> Iterator[Finding]:
 
 
 def _said(ms: int) -> str:
-    return format_duration(timedelta(seconds=max(1, ms // 1000)))
+    """Return a duration as people say it, rounded down."""
+    seconds = ms // 1000
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentq.ops.doctor.finding import Finding, warning
+from agentq.ops.doctor.finding import Finding, error, warning
 
 SCHEMES = ("redis", "rediss", "redis+socket", "sentinel")
 """Celery's own."""
@@ -28,6 +28,11 @@ NOT_HELD = {
 }
 """Guarantee -> what Celery 5.7 on Redis does instead; the fault tests try each on ours."""
 
+_FIX = (
+    'url = "agentq://host:6379/0" under [broker]; what waits is taken over by '
+    "`agentq migrate redis://host:6379/0 --from`"
+)
+
 
 def is_stock(url: str | None) -> bool:
     """Whether *url* is read by Celery's own transport."""
@@ -39,11 +44,17 @@ def stock(url: str | None) -> Iterator[Finding]:
     if not is_stock(url):
         return
     scheme = str(url).partition("://")[0]
+    yield error(
+        "broker.stock",
+        f"broker.url is {scheme}://, which agentq's workers and commands refuse",
+        why="the steps run there only under Celery's own transport, which does not hold the "
+        "following",
+        fix=_FIX,
+    )
     for guarantee, instead in NOT_HELD.items():
         yield warning(
             "broker.stock",
             f"broker.url is {scheme}://: does not hold: {guarantee}",
             why=instead,
-            fix='url = "agentq://host:6379/0" under [broker]; what waits is taken over by '
-            "`agentq migrate redis://host:6379/0 --from`",
+            fix=_FIX,
         )

@@ -17,6 +17,7 @@ COMMANDS = (
     "worker",
     "submit",
     "status",
+    "doctor",
     "events",
     "cancel",
     "dashboard",

@@ -1,0 +1,57 @@
+"""Interrupts on workers' cores, on a written machine of four cores."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentq.ops.doctor.finding import Finding
+from agentq.ops.doctor.interrupts import interrupts
+from tests.unit.ops.doctor.kernel import Kernel
+
+ALL = (0, 1, 2, 3)
+
+
+def found(kernel: Kernel, worker_cores: tuple[int, ...] = (2, 3)) -> list[Finding]:
+    return list(interrupts(kernel.roots, worker_cores=worker_cores, allowed=ALL))
+
+
+def test_interrupts_that_keep_to_other_cores_are_well(kernel: Kernel) -> None:
+    assert found(kernel) == []
+
+
+def test_one_that_may_come_on_a_workers_core_is_found(kernel: Kernel) -> None:
+    kernel.write("proc/irq/24/smp_affinity_list", "0-3\n")
+    [one] = found(kernel)
+    assert one.name == "interrupts.affinity"
+    assert one.seen == "1 interrupts may come on the workers' cores 2-3: 24"  # 25 never came
+    assert one.fix == "for i in 24; do echo 0-1 > /proc/irq/$i/smp_affinity_list; done"
+
+
+@pytest.mark.parametrize("worker_cores", [(), ALL])
+def test_without_workers_or_without_a_spare_core_there_is_nothing_to_move(
+    kernel: Kernel, worker_cores: tuple[int, ...]
+) -> None:
+    kernel.write("proc/irq/24/smp_affinity_list", "0-3\n")
+    assert found(kernel, worker_cores) == []
+
+
+def test_irqbalance_is_found_unless_the_workers_cores_are_banned(kernel: Kernel) -> None:
+    kernel.write("proc/77/comm", "irqbalance\n")
+    kernel.write("proc/77/environ", "A=1\0IRQBALANCE_BANNED_CPULIST=2\0")
+    [one] = found(kernel)
+    assert (one.severity, one.name) == ("warning", "interrupts.irqbalance")
+    assert "IRQBALANCE_BANNED_CPULIST=2-3" in one.fix
+    kernel.write("proc/77/environ", "IRQBALANCE_BANNED_CPULIST=1-3\0")
+    assert found(kernel) == []
+
+
+def test_an_irqbalance_that_may_not_be_asked_is_said(kernel: Kernel) -> None:
+    kernel.write("proc/77/comm", "irqbalance\n")
+    [one] = found(kernel)
+    assert (one.severity, one.seen[:12]) == ("note", "not checked:")
+
+
+def test_a_kernel_that_shows_no_interrupts_is_said(kernel: Kernel) -> None:
+    for number in (24, 25):
+        kernel.drop(f"proc/irq/{number}/smp_affinity_list")
+    assert [one.severity for one in found(kernel)] == ["note"]
