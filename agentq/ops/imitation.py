@@ -1,0 +1,184 @@
+"""`agentq up --cpus 0.5 --memory 256M`: a small production machine, played on a large one.
+
+For any user, without systemd and control groups. What is imitated, and how::
+
+    cores     affinity: as many as the share needs, rounded up; inherited by all that `up` starts
+    CPU       a duty cycle (`agentq.host.duty`), and nice, so that your editor stays quick
+    memory    looked at once a second; beyond the limit the largest process is ended by SIGKILL, as
+              the kernel would, the broker last. It has a maxmemory of a quarter, as it should there
+
+Memory is not limited by RLIMIT_AS: that counts reserved addresses (each thread's stack, each arena)
+rather than pages in use, and each process for itself, so a worker would fail in odd places long
+before the machine is full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from agentq.clock import format_duration
+from agentq.errors import PlatformUnsupported, SettingsError
+from agentq.host import duty
+from agentq.host.affinity import pin
+from agentq.host.process import descendants, pss_bytes
+from agentq.host.topology import allowed_cores, format_cores
+
+if TYPE_CHECKING:
+    from agentq.settings import Settings
+
+SMALLEST_MEMORY = 128 * 2**20
+"""A worker takes some 60 MB before it has done anything."""
+
+_NICE = 5
+_BROKERS_SHARE = 4
+_NOT = (
+    "not imitated: slower cores, caches and memory bandwidth, page cache and disk of a small "
+    "machine, swap, the network between machines"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Small:
+    """The machine that is imitated; None: as this one is."""
+
+    cpus: float | None = None
+    """Of one core."""
+    memory: int | None = None
+    """Bytes, of everything that `up` runs together."""
+
+    @property
+    def broker_memory(self) -> int | None:
+        """Return what the embedded server may take."""
+        return self.memory // _BROKERS_SHARE if self.memory else None
+
+    @property
+    def slowness(self) -> float:
+        """Return how many times longer everything takes to start."""
+        return max(1.0, 1 / self.cpus) if self.cpus else 1.0
+
+
+AS_IT_IS = Small()
+"""No imitation."""
+
+
+class Imitation:
+    """Holds this process' children to a small machine, from `start` to `stop`."""
+
+    def __init__(self, *, small: Small, settings: Settings) -> None:
+        """Take the parts.
+
+        Raises:
+            SettingsError: it can not be imitated without breaking leases, or at all.
+            PlatformUnsupported: this kernel lacks what it takes.
+        """
+        self._small = small
+        self._broker: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        if small.cpus is not None:
+            _refuse(small.cpus, settings)
+        if small.memory is not None and small.memory < SMALLEST_MEMORY:
+            raise SettingsError(
+                f"--memory must be at least {SMALLEST_MEMORY >> 20}M: a broker, a worker and the "
+                "process that watches them need as much"
+            )
+
+    def start(self) -> Iterator[str]:
+        """Begin, before anything else is started; yield what is to be said of it."""
+        if self._small.cpus is not None:
+            cores = allowed_cores()[-math.ceil(self._small.cpus) :]
+            pin(cores)
+            os.nice(_NICE)
+            self._begin()
+            yield (
+                f"imitating: {self._small.cpus:g} CPU on core {format_cores(cores)} (all stand "
+                f"still for the rest of the time, at most {format_duration(duty.LONGEST)} at "
+                f"once), nice {_NICE}"
+            )
+        if self._small.memory is not None:
+            yield (
+                f"imitating: {self._small.memory >> 20} MB of memory (beyond it the largest "
+                "process is ended)"
+            )
+        if self._small != AS_IT_IS:
+            yield _NOT
+
+    def spare(self, broker: int | None) -> None:
+        """Name the broker's process, which is ended last."""
+        self._broker = broker
+
+    def round(self) -> Iterator[str]:
+        """Look once, about every second; yield what is to be said."""
+        if self._process is not None and (status := self._process.poll()) is not None:
+            duty.let_go(os.getpid())
+            self._begin()
+            yield f"imitating: the duty cycle ended with status {status} and is started again"
+        if self._small.memory is not None:
+            yield from self._end_the_largest(self._small.memory)
+
+    def stop(self) -> None:
+        """End; what stands still goes on. Safe twice."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
+            duty.let_go(os.getpid())
+
+    def _begin(self) -> None:
+        command = [sys.executable, "-P", "-m", duty.__name__, str(os.getpid())]
+        self._process = subprocess.Popen(  # noqa: S603 -- this package's own
+            [*command, str(self._small.cpus)], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def _end_the_largest(self, most: int) -> Iterator[str]:
+        own = self._process.pid if self._process else None
+        sizes = {}
+        for pid in (os.getpid(), *descendants(os.getpid())):
+            with contextlib.suppress(ProcessLookupError):
+                sizes[pid] = pss_bytes(pid)
+        if (total := sum(sizes.values())) <= most:
+            return
+        spared = {os.getpid(), own}
+        largest = max(
+            (pid for pid in sizes if pid not in spared),
+            key=lambda pid: (pid != self._broker, sizes[pid]),
+            default=None,
+        )
+        if largest is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(largest, signal.SIGKILL)
+            yield (
+                f"memory: {total >> 20} MB of {most >> 20} MB in use: process {largest} "
+                f"({sizes[largest] >> 20} MB) was ended, as the kernel would"
+            )
+
+
+def _refuse(cpus: float, settings: Settings) -> None:
+    if not hasattr(os, "pidfd_open"):
+        raise PlatformUnsupported("--cpus needs Linux 5.3 or newer (pidfd_open)")
+    most = len(allowed_cores())
+    if not duty.SMALLEST <= cpus <= most:
+        raise SettingsError(
+            f"--cpus must be from {duty.SMALLEST:g} to {most}, the cores this process may use"
+        )
+    shortest = 4 * duty.LONGEST
+    worker = settings.worker
+    limits = {"worker.lease": worker.lease / 3, "worker.hang_timeout": worker.hang_timeout}
+    for name, limit in limits.items():
+        if limit < shortest:
+            raise SettingsError(
+                f"--cpus stops processes for up to {format_duration(duty.LONGEST)} at once, too "
+                f"long for {name}: set it to {_least(name, shortest)} or more"
+            )
+
+
+def _least(name: str, shortest: timedelta) -> str:
+    return format_duration(3 * shortest if name == "worker.lease" else shortest)

@@ -1,0 +1,47 @@
+"""Which machines are not imitated."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentq.cli.options import size
+from agentq.errors import SettingsError
+from agentq.host.topology import allowed_cores
+from agentq.ops.imitation import SMALLEST_MEMORY, Imitation, Small
+from agentq.settings import load_settings
+
+
+def imitated(small: Small, **worker: str) -> Imitation:
+    settings = load_settings(overrides={f"worker.{key}": value for key, value in worker.items()})
+    return Imitation(small=small, settings=settings)
+
+
+@pytest.mark.parametrize("cpus", [0.0, 0.05, -1.0, len(allowed_cores()) + 0.5, float("nan")])
+def test_a_share_that_this_machine_can_not_hold_is_refused(cpus: float) -> None:
+    with pytest.raises(SettingsError, match=r"--cpus must be from 0\.1 to"):
+        imitated(Small(cpus=cpus))
+
+
+def test_leases_that_standstills_could_break_are_refused() -> None:
+    imitated(Small(cpus=0.5), lease="3s", hang_timeout="1s")
+    with pytest.raises(SettingsError, match=r"too long for worker\.lease: set it to 3s or more"):
+        imitated(Small(cpus=0.5), lease="2s")
+    with pytest.raises(SettingsError, match=r"worker\.hang_timeout: set it to 1s or more"):
+        imitated(Small(cpus=0.5), hang_timeout="500ms")
+
+
+def test_memory_that_holds_no_worker_is_refused() -> None:
+    imitated(Small(memory=SMALLEST_MEMORY))
+    with pytest.raises(SettingsError, match="--memory must be at least 128M"):
+        imitated(Small(memory=SMALLEST_MEMORY - 1))
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("256M", 2**28), ("2g", 2**31), ("1024", 1024)])
+def test_sizes_are_written_as_people_do(text: str, wanted: int) -> None:
+    assert size(text, "--memory") == wanted
+
+
+@pytest.mark.parametrize("text", ["", "M", "1.5G", "12X", "-1M", "256MB"])
+def test_what_is_no_size_is_wrong_usage(text: str) -> None:
+    with pytest.raises(Exception, match="is no size: write 256M or 2G"):
+        size(text, "--memory")
