@@ -29,7 +29,7 @@ from tests.support.redis_server import Server, private_server
 HOST = socket.gethostname()
 READS = {
     "acl|cat", "acl|getuser", "client|setinfo", "config|get", "fcall", "hello", "hget", "hgetall",
-    "info", "latency|latest", "llen", "ping", "select", "slowlog|get", "smembers", "time", "xinfo|groups",
+    "info", "latency|latest", "llen", "memory|usage", "ping", "select", "slowlog|get", "smembers", "time", "xinfo|groups",
     "xlen", "xrange", "zcard", "zrange",
 }  # fmt: skip
 """fcall: of `aq1_about`, which reads the clock; that nothing was written is looked at as well."""
@@ -401,6 +401,15 @@ def test_a_queue_that_fills_is_found(cell: Cell) -> None:
     [full] = queues.depth(facts(cell, broker__max_length=9))
     assert (full.severity, full.seen) == ("error", "9 of 9 messages wait in shared:normal")
     assert names(queues.depth(facts(cell, broker__max_length=100))) == []
+
+
+def test_a_queue_of_large_messages_is_found(cell: Cell) -> None:
+    large = message("m", pool="shared")._replace(body=b"x" * 50_000)
+    cell.enqueue(*(large._replace(id=f"m{number}") for number in range(9)))
+    assert names(queues.size(cell.store, facts(cell))) == []
+    [found] = queues.size(cell.store, facts(cell, broker__max_bytes=500_000))
+    assert (found.severity, found.name) == ("warning", "queues.bytes")
+    assert found.seen.endswith("of 0.5 MB")
 
 
 def test_work_that_has_waited_long_is_found(cell: Cell) -> None:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentq.host.process import descendants
+from agentq.host.process import descendants, pss_bytes
 
 _PROC = Path("/proc")
 _DYING_LIMIT_S = 5.0  # killed processes free their memory first: 64 of them take a moment
@@ -32,13 +32,13 @@ class Memory:
 
 def memory(root: int) -> Memory:
     """Return what *root* and its descendants have held at most and hold now."""
-    rss_kb = pss_kb = 0
+    rss_kb = pss = 0
     tree = (root, *descendants(root))
     for process in tree:
         with contextlib.suppress(OSError):  # ended since it was listed
             rss_kb += _kilobytes(process, "status", "VmHWM:")
-            pss_kb += _kilobytes(process, "smaps_rollup", "Pss:")
-    return Memory(len(tree), rss_kb * 1.024e-3, pss_kb * 1.024e-3)
+            pss += pss_bytes(process)
+    return Memory(len(tree), rss_kb * 1.024e-3, pss / 1e6)
 
 
 def end_tree(root: int) -> None:

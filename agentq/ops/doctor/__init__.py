@@ -163,6 +163,7 @@ def _cell(store: Store, facts: Facts, roots: Roots) -> dict[str, Check]:
         "workers.clock": partial(workers.clocks, facts),
         "workers.allocator": partial(workers.allocators, facts),
         "queues.depth": partial(queues.depth, facts),
+        "queues.bytes": partial(queues.size, store, facts),
         "queues.paused": partial(queues.stopped, facts),
         "queues.dead": partial(queues.dead, facts),
         "queues.delayed": partial(queues.delayed, store, facts),

@@ -44,6 +44,23 @@ def depth(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def size(store: Store, facts: Facts) -> Iterator[Finding]:
+    """Find queues whose messages are nearly as large as they may be."""
+    most = facts.settings.broker.max_bytes
+    streams = [(one, store.keys.stream(one.pool, one.lane)) for one in facts.cell.queues]
+    answers = store.pipeline([("MEMORY", "USAGE", key, "SAMPLES", 100) for _, key in streams])
+    for (queue, _), answer in zip(streams, answers, strict=True):
+        used = 0 if isinstance(answer, Exception) else int(answer or 0)
+        if used > FULL * most:
+            yield warning(
+                "queues.bytes",
+                f"{queue.pool}:{queue.lane} holds {used / 2**20:,.1f} of {most / 2**20:,.1f} MB",
+                why="a full one refuses new runs (QueueFull, reason bytes)",
+                fix="a smaller broker.max_payload, so that large arguments go to [blobs]; or more "
+                f"workers: processes under [pools.{queue.pool}]",
+            )
+
+
 def stopped(facts: Facts) -> Iterator[Finding]:
     """Find pauses, and work whose code no worker has."""
     for pause in facts.cell.pauses:
