@@ -26,6 +26,7 @@ from agentq.cli import (
     settings,
     status,
     submit,
+    tune,
     up,
     why,
     worker,
@@ -59,6 +60,7 @@ for module in (
     dashboard,
     settings,
     bench,
+    tune,
 ):
     name = module.__name__.rpartition(".")[2]
     app.command(name)(getattr(module, name))

@@ -23,6 +23,7 @@ COMMANDS = (
     "dashboard",
     "settings",
     "bench",
+    "tune",
 )
 _HEAVY = ("celery", "kombu", "pydantic", "redis", "agentq.settings", "uvloop", "httpx2")
 

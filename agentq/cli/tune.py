@@ -1,0 +1,69 @@
+"""`agentq tune`: which settings make the chain faster on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentq.cli.options import Json, duration
+
+
+def tune(
+    file: Annotated[
+        Path, typer.Option("--file", help="What has been measured: called again, it goes on.")
+    ] = Path("agentq-tune.jsonl"),
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=3, help="Trials of each of two values, in turn.")
+    ] = 5,
+    limit: Annotated[
+        str, typer.Option("--limit", help="No new setting is begun after this.")
+    ] = "30m",
+    chains: Annotated[int, typer.Option("--chains", min=20, help="Runs of one trial.")] = 150,
+    server: Annotated[
+        Path | None,
+        typer.Option(help="valkey-server or redis-server; default: as `agentq up` finds it."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Try slots, processes, batches and allocator, one at a time, beside what is set now.
+
+    Measured is a chain of its own (plan, ten steps side by side with batched calls, review) on a
+    private server. A value is better or worse only where its range stands clear of the other's;
+    else there is no difference. It goes down as well as up, and changes nothing: it prints the
+    settings that would be changed. Quiet the machine first. Sysctls and the prefetch of Celery's
+    own pools are not tried.
+
+    Example: agentq tune --limit 15m
+    """
+    from agentq.cli.told_to_end import ending_in_order
+    from agentq.host.topology import allowed_cores
+    from agentq.ops.tune import as_json as tuning_as_json
+    from agentq.ops.tune import render
+    from agentq.ops.tune import tune as run_tuning
+    from agentq.ops.tune.climb import made_with
+    from agentq.ops.tune.parameters import parameters
+    from agentq.ops.tune.record import Record
+    from agentq.ops.tune.trial import Trial
+    from agentq.settings import load_settings
+
+    settings = load_settings()
+    told = made_with(settings, rounds=rounds, chains=chains)
+    limited = duration(limit, "--limit")
+    assert limited is not None  # noqa: S101 -- of a text
+    found = None
+    with ending_in_order():
+        found = run_tuning(
+            parameters=parameters(cores=len(allowed_cores())),
+            settings=settings,
+            run=lambda variables: Trial(variables=variables, chains=chains, program=server).run(),
+            record=Record(path=file, made_with=told),
+            rounds=rounds,
+            limit=limited,
+            say=lambda line: typer.echo(line, err=True),
+        )
+    if found is None:
+        typer.echo(f"ended by Ctrl-C; agentq tune --file {file} goes on", err=True)
+        return
+    typer.echo(tuning_as_json(found) if as_json else render(found))

@@ -1,0 +1,132 @@
+"""Moving settings, on trials whose outcome the test decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agentq.errors import BenchFailed
+from agentq.ops.tune import as_json, render
+from agentq.ops.tune.climb import Tuning, made_with, tune
+from agentq.ops.tune.parameters import parameters
+from agentq.ops.tune.record import Record
+from agentq.ops.tune.verdict import Sample
+from agentq.settings import load_settings
+
+SLOTS = "AGENTQ_POOLS__SHARED__SLOTS"
+SETTINGS = load_settings(environ={})
+ROUNDS = 3
+LONG = timedelta(hours=1)
+PARAMETERS = [one for one in parameters(cores=2) if "slots" in one.key or "window" in one.key]
+
+
+class Machine:
+    """Says what a trial measures, and notes which were run."""
+
+    def __init__(self, throughput: Callable[[Mapping[str, str]], float]) -> None:
+        self._throughput = throughput
+        self.ran: list[Mapping[str, str]] = []
+
+    def __call__(self, variables: Mapping[str, str]) -> Sample:
+        self.ran.append(variables)
+        noise = len(self.ran) % 3
+        return Sample(
+            throughput=self._throughput(variables) + noise, p50_ms=10 + noise, p99_ms=20, switches=5
+        )
+
+
+def slots_matter(best: int) -> Callable[[Mapping[str, str]], float]:
+    """Return a machine on which so many slots are best; the further from that the worse."""
+
+    def throughput(variables: Mapping[str, str]) -> float:
+        slots = int(variables.get(SLOTS, 1000))
+        return 1000 * min(slots, best) / max(slots, best)
+
+    return throughput
+
+
+def tuned(machine: Machine, path: Path, *, limit: timedelta = LONG) -> Tuning:
+    record = Record(path=path, made_with="this")
+    return tune(
+        parameters=PARAMETERS, settings=SETTINGS, run=machine, record=record, rounds=ROUNDS,
+        limit=limit,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("best", "changes"),
+    [
+        (15, {"pools.shared.slots": "15"}),
+        (8000, {"pools.shared.slots": "8000"}),
+        (1000, {}),
+    ],
+)
+def test_it_goes_down_as_well_as_up_and_stops_where_it_is_best(
+    tmp_path: Path, best: int, changes: dict[str, str]
+) -> None:
+    assert tuned(Machine(slots_matter(best)), tmp_path / "file").changes == changes
+
+
+def test_where_nothing_matters_it_says_so(tmp_path: Path) -> None:
+    found = tuned(Machine(lambda _: 100), tmp_path / "file")
+    assert {one.verdict for one in found.comparisons} == {"no difference"}
+    assert "no setting would be changed" in render(found)
+
+
+def test_the_two_values_take_turns(tmp_path: Path) -> None:
+    machine = Machine(lambda _: 100)
+    tuned(machine, tmp_path / "file")
+    assert [variables[SLOTS] for variables in machine.ran[: 2 * ROUNDS]] == [
+        "1000", "125", "125", "1000", "1000", "125",
+    ]  # fmt: skip
+
+
+def test_what_would_be_changed_is_printed_as_settings(tmp_path: Path) -> None:
+    shown = render(tuned(Machine(slots_matter(15)), tmp_path / "file"))
+    assert "nothing was changed" in shown
+    assert shown.endswith("[pools.shared]\nslots = 15")
+    assert '"changes": {' in as_json(tuned(Machine(slots_matter(15)), tmp_path / "file"))
+
+
+def test_an_error_ends_it_and_the_next_call_goes_on_behind_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+
+    class Failing(Machine):
+        def __call__(self, variables: Mapping[str, str]) -> Sample:
+            if len(self.ran) == 4:
+                raise BenchFailed("the worker ended")
+            return super().__call__(variables)
+
+    with pytest.raises(BenchFailed, match="the worker ended"):
+        tuned(Failing(slots_matter(15)), path)
+    path.write_bytes(path.read_bytes() + b'{"trial": "cut by a ki')
+    whole = Machine(slots_matter(15))
+    tuned(whole, tmp_path / "other")
+    rest = Machine(slots_matter(15))
+    assert tuned(rest, path).changes == {"pools.shared.slots": "15"}
+    assert len(rest.ran) == len(whole.ran) - 4
+    again = Machine(slots_matter(15))
+    tuned(again, path)
+    assert again.ran == []
+
+
+def test_samples_of_other_settings_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    Record(path=path, made_with="this")
+    with pytest.raises(BenchFailed, match="was made with other settings"):
+        Record(path=path, made_with="that")
+    path.write_text("no record\n")
+    with pytest.raises(BenchFailed, match="is no record of agentq tune"):
+        Record(path=path, made_with="this")
+    told = {made_with(SETTINGS, rounds=rounds, chains=20) for rounds in (3, 5)}
+    told.add(made_with(load_settings(overrides={"worker.threads": 3}), rounds=3, chains=20))
+    assert len(told) == 3
+
+
+def test_what_there_was_no_time_for_is_named(tmp_path: Path) -> None:
+    found = tuned(Machine(lambda _: 100), tmp_path / "file", limit=timedelta(seconds=-1))
+    assert found.untried == ("pools.shared.slots", "batch.window")
+    assert "no time was left for pools.shared.slots, batch.window" in render(found)
