@@ -1,8 +1,10 @@
-"""What tells this build of agentq from the others that work in the same cell."""
+"""What tells a process from the others that work in the same cell, and its build from theirs."""
 
 from __future__ import annotations
 
+import os
 from functools import cache
+from typing import Any
 
 from agentq.store import library
 
@@ -13,3 +15,8 @@ def build() -> str:
     from agentq import __version__  # noqa: PLC0415 -- it imports this package
 
     return f"{__version__} (functions {library.REVISION}, {library.digest()})"
+
+
+def identity() -> dict[str, Any]:
+    """Return what every process says of itself with its lease: host, process id and build."""
+    return {"host": os.uname().nodename, "pid": os.getpid(), "build": build()}

@@ -26,7 +26,7 @@ from weakref import WeakSet
 import orjson
 
 from agentq.broker import worker_app
-from agentq.broker.build import build
+from agentq.broker.build import identity
 from agentq.broker.parking import Parking
 from agentq.broker.terms import Terms
 from agentq.clock import wall_ms
@@ -239,9 +239,7 @@ class LeaseKeeper:
 
     def _renewal(self, *, first: bool) -> Call:
         report: dict[str, Any] = {
-            "host": socket.gethostname(),
-            "build": build(),
-            "pid": os.getpid(),
+            **identity(),
             "pools": sorted(self.pools),
             "loop": "celery",
             "suspects": worker_app.processes(),  # prefork runs each task alone

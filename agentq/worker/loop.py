@@ -30,8 +30,7 @@ import orjson
 from celery import signals
 from celery.worker import state as worker_state
 
-from agentq.broker import routing
-from agentq.broker.build import build
+from agentq.broker import build, routing
 from agentq.broker.policy import InOrder
 from agentq.clock import milliseconds
 from agentq.errors import BrokerUnavailable
@@ -349,10 +348,8 @@ class Loop:
     def _report(self) -> bytes:
         """Return what the worker says of itself with each renewal."""
         report = {
+            **build.identity(),
             "hostname": self.hostname,
-            "host": os.uname().nodename,
-            "build": build(),
-            "pid": os.getpid(),
             "pools": self.pools,
             "cores": sorted(os.sched_getaffinity(0)),
             "running": len(self.hands) if hasattr(self, "hands") else 0,
