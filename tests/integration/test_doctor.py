@@ -28,7 +28,7 @@ from tests.support.redis_server import Server, private_server
 
 HOST = socket.gethostname()
 READS = {
-    "acl|cat", "acl|getuser", "client|setinfo", "config|get", "fcall", "hello", "hget", "hgetall",
+    "acl|cat", "acl|getuser", "client|setinfo", "config|get", "fcall", "hello", "hget", "hgetall", "hlen",
     "info", "latency|latest", "llen", "memory|usage", "ping", "select", "slowlog|get", "smembers", "time", "xinfo|groups",
     "xlen", "xrange", "zcard", "zrange",
 }  # fmt: skip
@@ -362,6 +362,14 @@ def test_a_clock_that_is_off_is_found(cell: Cell) -> None:
     assert found.seen == "the clock of w is 9 s behind the broker's"
 
 
+def test_results_that_blob_storage_does_not_take_are_found(cell: Cell) -> None:
+    reporting(cell, "well")
+    assert names(workers.unwritten(facts(cell))) == []
+    reporting(cell, "w", unwritten=2)
+    [found] = workers.unwritten(facts(cell))
+    assert found.seen == "2 steps of w have ended and wait for blob storage"
+
+
 def test_another_allocator_than_the_pools_is_found(cell: Cell) -> None:
     reporting(cell, "w", allocator="glibc 2.36")
     [found] = workers.allocators(facts(cell))
@@ -435,6 +443,14 @@ def test_pauses_and_parked_work_are_found(cell: Cell) -> None:
     cell.redis("HSET", cell.keys.paused(), "step:shop.pay", hours_ago)
     [forgotten, _] = queues.stopped(facts(cell))
     assert forgotten.severity == "warning"
+
+
+def test_retries_that_wait_for_their_budget_are_noted(cell: Cell) -> None:
+    found = facts(cell)
+    assert names(queues.retries(found)) == []
+    waiting = replace(found, cell=replace(found.cell, retries={"shared": 7}))
+    [one] = queues.retries(waiting)
+    assert (one.severity, one.seen) == ("note", "7 retries of pool shared wait for its budget")
 
 
 def test_dead_letters_are_noted_and_warned_of_when_their_room_ends(cell: Cell) -> None:

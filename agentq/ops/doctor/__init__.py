@@ -161,10 +161,12 @@ def _cell(store: Store, facts: Facts, roots: Roots) -> dict[str, Check]:
         "workers.pool": partial(workers.alive, facts),
         "workers.builds": partial(workers.builds, facts),
         "workers.clock": partial(workers.clocks, facts),
+        "workers.blobs": partial(workers.unwritten, facts),
         "workers.allocator": partial(workers.allocators, facts),
         "queues.depth": partial(queues.depth, facts),
         "queues.bytes": partial(queues.size, store, facts),
         "queues.paused": partial(queues.stopped, facts),
+        "queues.retries": partial(queues.retries, facts),
         "queues.dead": partial(queues.dead, facts),
         "queues.delayed": partial(queues.delayed, store, facts),
     }

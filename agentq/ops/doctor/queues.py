@@ -82,6 +82,18 @@ def stopped(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def retries(facts: Facts) -> Iterator[Finding]:
+    """Say which pools' retries wait for their budget."""
+    for pool, count in facts.cell.retries.items():
+        yield note(
+            "queues.retries",
+            f"{count:,} retries of pool {pool} wait for its budget",
+            why="what they call fails more often than it should: they are spread over time",
+            fix="agentq status, and the worker's log for the error; budget and per_second under "
+            "[retry]",
+        )
+
+
 def dead(facts: Facts) -> Iterator[Finding]:
     """Find dead letters, and their room running out."""
     kept, limits = facts.cell.dead, facts.settings.dead

@@ -28,10 +28,9 @@ def alive(facts: Facts) -> Iterator[Finding]:
             + ("" if up else ": there is none"),
             fix="agentq up, or systemctl status 'agentq-worker@*' on that machine",
         )
-    served = {pool for worker in up for pool in worker.pools}
     waiting = {queue.pool for queue in cell.queues if queue.waiting}
     wanted = {name for name, pool in pools.items() if pool.processes}
-    for name in sorted((wanted | waiting) - served):
+    for name in cell.unserved(wanted | waiting):
         finding = error if name in waiting else warning if up else note
         yield finding(
             "workers.pool", f"no worker serves pool {name}"
@@ -69,6 +68,19 @@ def clocks(facts: Facts) -> Iterator[Finding]:
                 "broker's",
                 why="work is timed by the broker's, but logs and events can not be put in order",
                 fix=f"timedatectl set-ntp true on {worker.host or 'that machine'}",
+            )
+
+
+def unwritten(facts: Facts) -> Iterator[Finding]:
+    """Find workers that wait for blob storage."""
+    for worker in facts.cell.workers:
+        if worker.unwritten:
+            yield warning(
+                "workers.blobs",
+                f"{worker.unwritten} steps of {worker.name} have ended and wait for blob storage",
+                why="it can not be written from there; their results are kept in that process alone",
+                fix=f"agentq settings | grep blobs on {worker.host or 'its machine'}: mount the "
+                "folder, make room, or mend the credentials",
             )
 
 
