@@ -78,7 +78,7 @@ def unwritten(facts: Facts) -> Iterator[Finding]:
             yield warning(
                 "workers.blobs",
                 f"{worker.unwritten} steps of {worker.name} have ended and wait for blob storage",
-                why="it can not be written from there; their results are kept in that process alone",
+                why="it can not be written from there; that process alone has their results",
                 fix=f"agentq settings | grep blobs on {worker.host or 'its machine'}: mount the "
                 "folder, make room, or mend the credentials",
             )

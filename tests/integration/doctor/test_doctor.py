@@ -1,0 +1,103 @@
+"""`agentq doctor` as a whole: what it sends, leaves alone and answers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+from typer.testing import CliRunner
+
+from agentq.cli.main import app as command_line
+from agentq.ops.doctor import diagnose, is_well
+from agentq.ops.doctor.finding import Finding
+from agentq.ops.doctor.roots import Roots
+from tests.support.cell import Cell, message
+from tests.support.doctor import reporting
+from tests.support.redis_server import Server
+
+READS = {
+    "acl|cat", "acl|getuser", "client|setinfo", "config|get", "fcall", "hello", "hget", "hgetall", "hlen",
+    "info", "latency|latest", "llen", "memory|usage", "ping", "select", "slowlog|get", "smembers", "time", "xinfo|groups",
+    "xlen", "xrange", "zcard", "zrange",
+}  # fmt: skip
+"""fcall: of `aq1_about`, which reads the clock; that nothing was written is looked at as well."""
+
+
+def doctor(url: str, *options: str, **variables: str) -> Any:
+    environ = {"AGENTQ_BROKER__URL": url, "AGENTQ_ENV": "test", **variables}
+    return CliRunner(env=environ).invoke(command_line, ["doctor", *options])
+
+
+def test_doctor_sends_nothing_but_reads_and_changes_nothing(own: Server, cell: Cell) -> None:
+    cell.enqueue(*(message(f"m{number}") for number in range(3)), run="r")
+    reporting(cell, "w", allocator="jemalloc 5.3.0")
+    before = own.client.info("persistence")["rdb_changes_since_last_save"]
+    own.client.config_resetstat()
+    done = doctor(own.url, "--json")
+    # MONITOR would not show what is for admins: CONFIG, ACL, SLOWLOG.
+    sent = {name.removeprefix("cmdstat_") for name in own.client.info("commandstats")}
+    assert all(
+        not one["seen"].startswith("not checked") or one["name"].startswith(("machine", "disk"))
+        for one in orjson.loads(done.output)["findings"]
+    )
+    assert sent - {"config|resetstat"} <= READS
+    assert own.client.info("persistence")["rdb_changes_since_last_save"] == before
+
+
+def test_doctor_leaves_the_settings_as_they_are(own: Server, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "default.toml").write_text('[log]\nlevel = "DEBUG"\n')
+    (config / "production.toml").touch()
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in config.iterdir()}
+    done = doctor(own.url, "--json", AGENTQ_CONFIG=str(config), AGENTQ_ENV="production")
+    found = [one["name"] for one in orjson.loads(done.output)["findings"]]
+    assert "settings.log" in found
+    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in config.iterdir()} == before
+
+
+def test_a_broker_that_is_away_stops_no_other_check(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    os.environ["AGENTQ_BROKER__URL"] = f"agentq+unix://{tmp_path}/nobody.sock"
+    try:
+        found = {one.name: one for one in diagnose(None, roots=Roots(sys=tmp_path / "sys"))}
+    finally:
+        del os.environ["AGENTQ_BROKER__URL"]
+    assert found["broker.reachable"].severity == "error"
+    assert found["broker"].seen.startswith("not checked: the server, its disk, workers and queues")
+    assert found["machine.governor"].severity == "note"
+
+
+def test_a_check_that_breaks_is_said_and_stops_no_other(tmp_path: Path) -> None:
+    found = {one.name: one for one in diagnose(None, roots=Roots(proc=tmp_path, sys=tmp_path))}
+    for name in ("machine.open_files", "machine.somaxconn", "machine.max_map_count"):
+        assert found[name].seen.startswith("not checked: FileNotFoundError")
+
+
+def test_settings_that_are_refused_are_findings(own: Server) -> None:
+    done = doctor(own.url, "--json", AGENTQ_WORKR__SLOTS="3", AGENTQ_WORKER__LEASE="soon")
+    assert done.exit_code == 1
+    refused = [
+        one for one in orjson.loads(done.output)["findings"] if one["name"] == "settings.refused"
+    ]
+    assert {one["severity"] for one in refused} == {"error"}
+    assert "did you mean AGENTQ_WORKER__SLOTS?" in " ".join(one["seen"] for one in refused)
+
+
+def test_a_stock_broker_is_answered_by_what_it_does_not_promise() -> None:
+    done = doctor("redis://:secret@127.0.0.1:1/0")
+    assert done.exit_code == 1
+    assert done.output.count("does not hold:") == 8
+    assert "secret" not in done.output
+
+
+def test_the_exit_code_is_that_of_the_worst_finding() -> None:
+    def one(severity: Any) -> Finding:
+        return Finding(severity=severity, name="n", seen="", why="", fix="")
+
+    assert is_well([])
+    assert is_well([one("note")])
+    assert not is_well([one("note"), one("warning")])
+    assert not is_well([one("error")])

@@ -1,0 +1,230 @@
+"""What doctor finds at a server: provoked on a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from agentq.ops.acl import Role, rules
+from agentq.ops.doctor import access, disk, latency, queues, server
+from agentq.ops.doctor.roots import Roots
+from agentq.store import library
+from agentq.store.replication import Replica
+from tests.support.cell import Cell
+from tests.support.doctor import facts, names, told
+from tests.support.redis_server import Server
+
+
+def test_a_server_that_is_well_has_no_finding(cell: Cell) -> None:
+    found = facts(cell, env="test")
+    checks = [
+        server.version(found),
+        server.persistence(found),
+        server.memory(found),
+        server.fork(found),
+        server.connections(found),
+        server.replicas(found),
+        server.functions(cell.store, found),
+        access.access(cell.store, found),
+        latency.remembered(cell.store, found),
+        queues.depth(found),
+        queues.stopped(found),
+        queues.dead(found),
+        queues.delayed(cell.store, found),
+    ]
+    assert [names(check) for check in checks] == [[]] * len(checks)
+
+
+def test_a_server_that_is_too_old_is_found(cell: Cell) -> None:
+    for old in (
+        {"server_name": "redis", "redis_version": "6.2.14"},
+        {"server_name": "valkey", "valkey_version": "7.0.1"},
+    ):
+        [found] = server.version(told(facts(cell), **old))
+        assert (found.severity, found.name) == ("error", "broker.version")
+        assert old["server_name"] in found.seen
+
+
+def test_the_persistence_mode_is_named_with_what_it_may_lose(
+    cell: Cell, changed: Callable[[str, str], None]
+) -> None:
+    changed("appendfsync", "everysec")
+    [everysec] = server.persistence(facts(cell))
+    assert (everysec.severity, everysec.name) == ("note", "broker.persistence")
+    assert everysec.seen.endswith("a crash may lose two seconds")
+    changed("appendfsync", "no")
+    assert names(server.persistence(facts(cell))) == ["warning broker.persistence"]
+    changed("appendonly", "no")
+    assert names(server.persistence(facts(cell))) == ["error broker.persistence"]
+    assert names(server.persistence(facts(cell, env="test"))) == ["warning broker.persistence"]
+
+
+def test_data_that_can_not_be_written_is_found(cell: Cell) -> None:
+    found = told(facts(cell), aof_last_write_status="err")
+    assert names(server.persistence(found)) == ["error broker.persistence"]
+
+
+def test_keys_that_may_be_thrown_away_are_found(
+    cell: Cell, changed: Callable[[str, str], None]
+) -> None:
+    changed("maxmemory-policy", "allkeys-lru")
+    [found] = server.memory(facts(cell))
+    assert (found.severity, found.seen) == ("error", "maxmemory-policy is allkeys-lru")
+    assert found.fix.startswith("redis-cli CONFIG SET maxmemory-policy noeviction")
+
+
+def test_a_server_without_a_limit_or_near_it_is_found(
+    cell: Cell, changed: Callable[[str, str], None]
+) -> None:
+    changed("maxmemory", "0")
+    assert names(server.memory(facts(cell))) == ["warning broker.maxmemory"]
+    assert names(server.memory(facts(cell, env="test"))) == ["note broker.maxmemory"]
+    used = facts(cell).number("used_memory")
+    changed("maxmemory", str(int(used * 1.4)))
+    assert names(server.memory(facts(cell))) == ["warning broker.maxmemory"]
+    changed("maxmemory", str(int(used * 1.1)))
+    [full] = server.memory(facts(cell))
+    assert (full.severity, full.name) == ("error", "broker.maxmemory")
+    assert "QueueFull" in full.why
+
+
+def test_a_limit_that_leaves_no_room_for_a_rewrite_is_found(cell: Cell) -> None:
+    found = facts(cell)
+    total = found.number("maxmemory") * 5 // 4
+    assert names(server.memory(told(found, total_system_memory=total))) == [
+        "warning broker.maxmemory"
+    ]
+
+
+def test_a_fork_that_holds_the_server_up_is_found(cell: Cell) -> None:
+    [found] = server.fork(told(facts(cell), latest_fork_usec=350_000))
+    assert found.seen == "the last fork took 350 ms"
+
+
+def test_connections_that_run_out_are_found(
+    cell: Cell, changed: Callable[[str, str], None]
+) -> None:
+    there = facts(cell).number("connected_clients")
+    changed("maxclients", str(there))
+    assert names(server.connections(facts(cell))) == ["warning broker.connections"]
+
+
+def test_a_missing_replica_is_found_by_what_is_asked_of_it(cell: Cell) -> None:
+    assert names(server.replicas(facts(cell))) == ["warning broker.replicas"]
+    wanted = facts(cell, broker__durable="replica")
+    assert names(server.replicas(wanted)) == ["error broker.replicas"]
+
+
+def test_a_replica_is_found_where_it_is_late_or_taken_for_the_primary(
+    own: Server, cell: Cell
+) -> None:
+    late = Replica(address="h:1", online=True, behind=9_000, silent_s=60)
+    found = facts(cell)
+    broker = replace(found.cell.broker, replicas=(late,))
+    silent = replace(found, cell=replace(found.cell, broker=broker))
+    [one] = server.replicas(silent)
+    assert "last heard 60 s ago, is 9,000 bytes behind" in one.seen
+    own.client.replicaof("127.0.0.1", "1")  # nobody is there
+    try:
+        assert names(server.replicas(facts(cell))) == ["error broker.role"]
+    finally:
+        own.client.replicaof("no", "one")
+
+
+def test_functions_that_are_missing_are_found_and_not_loaded(own: Server, cell: Cell) -> None:
+    own.client.function_flush()
+    found = facts(cell)
+    assert names(server.functions(cell.store, found)) == ["error broker.functions"]
+    assert names(server.functions(cell.store, facts(cell, env="test"))) == [
+        "warning broker.functions"
+    ]
+    assert own.client.function_list() == []
+
+
+def test_functions_of_a_working_copy_are_noted(own: Server, cell: Cell) -> None:
+    edited = library.source().replace(library.digest(), "0123456789abcdef", 1)
+    own.client.function_load(edited, replace=True)
+    assert names(server.functions(cell.store, facts(cell))) == ["note broker.functions"]
+
+
+def test_a_server_that_is_open_to_all_is_found_in_production(cell: Cell) -> None:
+    assert names(access.access(cell.store, facts(cell))) == ["warning broker.acl"]
+
+
+def test_a_role_that_lacks_what_this_build_needs_is_found(own: Server, cell: Cell) -> None:
+    found = facts(cell, env="test")
+    try:
+        for role in Role:
+            given = rules(role, cell="main")
+            own.client.execute_command("ACL", "SETUSER", f"agentq-{role}", "on", ">s", *given)
+        assert names(access.access(cell.store, found)) == []
+        own.client.execute_command("ACL", "SETUSER", "agentq-worker", "-zscore", "resetkeys")
+        [one] = access.access(cell.store, found)
+        assert one.seen == "user agentq-worker lacks ~{aq:main}:* +zscore"
+        assert one.fix.startswith("redis-cli ACL SETUSER agentq-worker ~{aq:main}:* +zscore")
+    finally:
+        own.client.execute_command("ACL", "DELUSER", *(f"agentq-{role}" for role in Role))
+
+
+@pytest.mark.usefixtures("cell")
+def test_a_user_that_may_not_ask_is_told_what_was_not_checked(own: Server) -> None:
+    given = rules(Role.WORKER, cell="main")
+    own.client.execute_command("ACL", "SETUSER", "small", "on", ">s", *given)
+    try:
+        small = Cell(own.url.replace("://", "://small:s@"))
+        found = facts(small, env="test")
+        checks = [
+            server.persistence(found),
+            access.access(small.store, found),
+            latency.remembered(small.store, found),
+            disk.disk(found, Roots()),
+        ]
+        seen = [one for check in checks for one in check]
+        assert [f"{one.severity} {one.name}" for one in seen] == [
+            "note broker.persistence", "note broker.acl", "note broker.slowlog",
+            "note broker.latency", "note disk.device",
+        ]  # fmt: skip
+        assert all(one.seen.startswith("not checked:") for one in seen)
+        small.store.close()
+    finally:
+        own.client.execute_command("ACL", "DELUSER", "small")
+
+
+def test_the_round_trip_is_measured_and_judged(cell: Cell) -> None:
+    took = latency.measure(cell.store)
+    assert len(took) == latency.PINGS
+    assert list(latency.round_trip([0.1] * 200)) == []
+    [slow] = latency.round_trip([4.0] * 200)
+    assert slow.seen == "PING takes 4.00 ms (p50), 4.00 ms (p99)"
+    [spiky] = latency.round_trip([0.1] * 190 + [80.0] * 10)
+    assert spiky.name == "broker.latency"
+
+
+def test_calls_that_held_the_server_up_are_found(own: Server, cell: Cell) -> None:
+    own.client.eval("for i = 1, 6e7 do end", 0)
+    found = {one.name: one for one in latency.remembered(cell.store, facts(cell))}
+    assert set(found) == {"broker.slowlog", "broker.latency"}
+    assert ": EVAL for i" in found["broker.slowlog"].seen
+    assert "command held the server up" in found["broker.latency"].seen
+
+
+def test_a_latency_monitor_that_is_off_is_noted(
+    cell: Cell, changed: Callable[[str, str], None]
+) -> None:
+    changed("latency-monitor-threshold", "0")
+    assert names(latency.remembered(cell.store, facts(cell))) == ["note broker.latency"]
+
+
+def test_the_servers_own_folder_is_measured(cell: Cell) -> None:
+    found = facts(cell)
+    assert found.folder is not None
+    before = sorted(found.folder.iterdir())
+    seen = [one.name for one in disk.disk(found, Roots()) if one.seen.startswith("not checked")]
+    assert "disk.fsync" not in seen
+    assert sorted(found.folder.iterdir()) == before
+    remote = replace(found, local=False)
+    assert [one.seen for one in disk.disk(remote, Roots())] == [
+        "not checked: it is on another machine"
+    ]
