@@ -15,8 +15,11 @@ def interrupts(
     roots: Roots, *, worker_cores: Collection[int], allowed: Collection[int]
 ) -> Iterator[Finding]:
     """Find interrupts that may come on *worker_cores* while another of *allowed* has no worker."""
+    if not worker_cores:
+        yield unchecked("interrupts.affinity", "no worker runs on this machine", fix="agentq up")
+        return
     spare = sorted(set(allowed) - set(worker_cores))
-    if not worker_cores or not spare:
+    if not spare:
         return  # no place would be better
     lists = sorted(
         (path for path in roots.proc.glob("irq/[0-9]*/smp_affinity_list")),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from agentq.ops.doctor.finding import Finding
 from agentq.ops.doctor.interrupts import interrupts
 from tests.unit.ops.doctor.kernel import Kernel
@@ -27,12 +25,14 @@ def test_one_that_may_come_on_a_workers_core_is_found(kernel: Kernel) -> None:
     assert one.fix == "for i in 24; do echo 0-1 > /proc/irq/$i/smp_affinity_list; done"
 
 
-@pytest.mark.parametrize("worker_cores", [(), ALL])
-def test_without_workers_or_without_a_spare_core_there_is_nothing_to_move(
-    kernel: Kernel, worker_cores: tuple[int, ...]
-) -> None:
+def test_without_a_spare_core_there_is_nowhere_to_move_them(kernel: Kernel) -> None:
     kernel.write("proc/irq/24/smp_affinity_list", "0-3\n")
-    assert found(kernel, worker_cores) == []
+    assert found(kernel, ALL) == []
+
+
+def test_without_a_worker_it_is_said_that_nothing_was_looked_at(kernel: Kernel) -> None:
+    [one] = found(kernel, ())
+    assert (one.severity, one.seen) == ("note", "not checked: no worker runs on this machine")
 
 
 def test_irqbalance_is_found_unless_the_workers_cores_are_banned(kernel: Kernel) -> None:
