@@ -56,12 +56,12 @@ def lacking(
         categories: the members of those that the user's rules name.
     """
     may = _Commands(user.get("commands", ""), categories)
-    keys = user.get("keys", "").split()
+    keys = {*user.get("keys", "").split()}
     return [
         one
         for one in wanted
         if (one[0] == "+" and not may.do(one[1:]))
-        or (one[0] == "~" and one not in keys and "~*" not in keys)
+        or (one[0] in "~%" and not {one, one.removeprefix("%R"), "~*"} & keys)
     ]
 
 
