@@ -45,7 +45,7 @@ READY = "up; Ctrl-C ends it"
 SHARE = 0.25
 """Less than what a busy machine leaves: they are stopped on any."""
 
-RUNS = 40
+RUNS = 24
 DRAIN = {"AGENTQ_WORKER__DRAIN_TIMEOUT": "1s"}
 # Without any capability root is an ordinary user here: of its own processes, and of nothing else.
 _ORDINARY = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")

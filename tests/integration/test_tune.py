@@ -11,10 +11,10 @@ from tests.support.redis_server import PROGRAM
 
 @pytest.mark.timeout(60)
 def test_a_trial_measures_the_whole_chain_under_its_settings() -> None:
-    few = {"AGENTQ_POOLS__SHARED__SLOTS": "4", "AGENTQ_WORKER__EVENTS": "false"}
+    few = {"AGENTQ_POOLS__SHARED__SLOTS": "8", "AGENTQ_WORKER__EVENTS": "false"}
     sample = Trial(variables=few, chains=20, program=PROGRAM).run()
-    # Four slots take 200 steps of 28 ms at least: a tool's 20 and a batch of four.
-    assert 0 < sample.throughput < 20 / (200 * 0.028 / 4)
+    # Eight slots take 200 steps of 28 ms at least: a tool's 20 and a model's 8.
+    assert 0 < sample.throughput < 20 / (200 * 0.028 / 8)
     assert 28 < sample.p50_ms <= sample.p99_ms
     assert sample.switches > 0
 
