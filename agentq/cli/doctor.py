@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from agentq.cli.options import App, Json
 
 if TYPE_CHECKING:
-    from agentq.ops.doctor.finding import Finding, Severity
+    from agentq.host.finding import Finding
 
-_COLOURS: dict[Severity, str] = {"error": "red", "warning": "yellow", "note": "dim"}
+_COLOURS: dict[Literal["error", "warning", "note"], str] = {
+    "error": "red",
+    "warning": "yellow",
+    "note": "dim",
+}
 _UNWELL = 1
 
 
@@ -22,7 +26,7 @@ def doctor(app: App = None, as_json: Json = False) -> None:
     Each finding says what was seen, why it matters, and the command or line that mends it. A check
     that could not be made is a note. Exit code 0: nothing, or notes alone; 1: warnings or errors.
 
-    Example: agentq doctor -A myproject.flows:aq --json | jq '.findings[] | .fix'
+    Example: agentq doctor -A myproject.flows:aq --json | jq '.findings[] | .remedy'
     """
     from agentq.ops.doctor import diagnose, is_well
 
@@ -46,9 +50,9 @@ def _print(findings: tuple[Finding, ...]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for one in sorted(findings, key=lambda one: list(_COLOURS).index(one.severity)):
         colour = _COLOURS[one.severity]
-        console.print(f"[{colour}]{one.severity}[/{colour}] {one.name}: {escape(one.seen)}")
+        console.print(f"[{colour}]{one.severity}[/{colour}] {one.subject}: {escape(one.seen)}")
         console.print(f"  why: {escape(one.why)}")
-        console.print(f"  fix: {escape(one.fix)}")
+        console.print(f"  remedy: {escape(one.remedy)}")
 
 
 def _counted(count: int, kind: str) -> str:

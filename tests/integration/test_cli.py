@@ -74,7 +74,7 @@ def test_submit_waits_for_the_result_and_prints_it(user: Home) -> None:
 def test_doctor_finds_nothing_wrong_with_what_up_has_started(user: Home) -> None:
     found = user.json("doctor", *APP)["findings"]
     assert [one for one in found if one["severity"] == "error"] == []
-    names = {one["name"] for one in found if not one["seen"].startswith("not checked")}
+    names = {one["subject"] for one in found if not one["seen"].startswith("not checked")}
     assert not {"workers.pool", "workers.lease", "workers.builds", "broker.functions"} & names
 
 

@@ -33,7 +33,7 @@ def told(found: Facts, **info: object) -> Facts:
 
 
 def names(findings: Iterable[Finding]) -> list[str]:
-    return [f"{one.severity} {one.name}" for one in findings]
+    return [f"{one.severity} {one.subject}" for one in findings]
 
 
 def reporting(cell: Cell, name: str, **report: object) -> None:

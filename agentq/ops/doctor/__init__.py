@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from agentq.errors import AgentQError, BrokerNotConfigured, SettingsError
 from agentq.host.allocator import find_jemalloc
+from agentq.host.machine import read_machine
 from agentq.host.topology import allowed_cores
 from agentq.ops.application import any_app
 from agentq.ops.doctor import (
@@ -31,6 +32,7 @@ from agentq.ops.doctor import (
 from agentq.ops.doctor.facts import Facts, read_facts
 from agentq.ops.doctor.finding import Finding, error, note, unchecked
 from agentq.ops.doctor.roots import Roots
+from agentq.ops.plan import plan_of
 from agentq.settings import Settings
 
 if TYPE_CHECKING:
@@ -65,8 +67,8 @@ def diagnose(app: str | None, *, roots: Roots | None = None) -> tuple[Finding, .
     try:
         aq = any_app(app)
     except AgentQError as refused:
-        missing = unchecked("broker", "the settings do not load", fix=_AGAIN)
-        return (*_refused(refused), missing, *_made(_machine(Settings(), roots)))
+        missing = unchecked("broker", "the settings do not load", remedy=_AGAIN)
+        return (*_refused(refused), missing, *_made(_machine(Settings(), roots, cpu_steps=False)))
     return examine(aq, named=bool(app or aq.settings.app), roots=roots)
 
 
@@ -74,7 +76,9 @@ def examine(aq: AgentQ, *, named: bool, roots: Roots) -> tuple[Finding, ...]:
     """Return the findings on an app's settings, this machine and the cell."""
     case = _Case(settings=aq.settings, named=named, roots=roots, environ=os.environ)
     facts, absent = _facts(aq)
-    found = [*_made(_settings(case)), *_made(_machine(case.settings, roots)), *absent]
+    cpu_steps = any(step.kind == "cpu" for step in aq.steps.values())
+    on_machine = _machine(case.settings, roots, cpu_steps=cpu_steps)
+    found = [*_made(_settings(case)), *_made(on_machine), *absent]
     if facts is not None:
         found += _made(_cell(aq.store, facts, roots))
         found += _made(_shared_machine(facts, roots))
@@ -83,9 +87,9 @@ def examine(aq: AgentQ, *, named: bool, roots: Roots) -> tuple[Finding, ...]:
 
 def _refused(failure: AgentQError) -> Iterator[Finding]:
     name = "settings.refused" if isinstance(failure, SettingsError) else "settings.app"
-    fix = "correct it there; agentq settings shows what is live"
+    remedy = "correct it there; agentq settings shows what is live"
     for line in str(failure).splitlines():
-        yield error(name, line, why="no command starts with it", fix=fix)
+        yield error(name, line, why="no command starts with it", remedy=remedy)
 
 
 def is_well(findings: Iterable[Finding]) -> bool:
@@ -105,17 +109,17 @@ def _facts(aq: AgentQ) -> tuple[Facts | None, list[Finding]]:
         finding = note if not configured.is_production(aq.settings) else error
         found = finding(
             "broker.reachable", str(failure),
-            why="without a broker nothing is submitted and nothing runs", fix="agentq up",
+            why="without a broker nothing is submitted and nothing runs", remedy="agentq up",
         )  # fmt: skip
     except AgentQError as failure:
         because = failure
         found = error(
             "broker.reachable", str(failure),
             why="producers are refused, workers wait for it",
-            fix="systemctl status redis (or valkey) on its machine; agentq settings shows the URL",
+            remedy="systemctl status redis (or valkey) there; agentq settings shows the URL",
         )  # fmt: skip
     kinds = "the server, its disk, workers and queues"
-    return None, [found, unchecked("broker", f"{kinds}: {type(because).__name__}", fix=_AGAIN)]
+    return None, [found, unchecked("broker", f"{kinds}: {type(because).__name__}", remedy=_AGAIN)]
 
 
 def _settings(case: _Case) -> dict[str, Check]:
@@ -131,17 +135,17 @@ def _settings(case: _Case) -> dict[str, Check]:
     }
 
 
-def _machine(settings: Settings, roots: Roots) -> dict[str, Check]:
-    cores = len(allowed_cores())
-    need = machine.needed(settings, cores=cores)
+def _machine(settings: Settings, roots: Roots, *, cpu_steps: bool) -> dict[str, Check]:
+    def planned() -> Iterator[Finding]:
+        machine_ = read_machine(root=roots.root)
+        yield from machine.plan(plan_of(settings, cpu_steps=cpu_steps, machine=machine_))
+
     return {
+        "machine.plan": planned,
         "machine.open_files": partial(machine.open_files, roots),
-        "machine.processes": partial(machine.processes, roots, need=need),
-        "machine.somaxconn": partial(machine.backlog, roots),
-        "machine.max_map_count": partial(machine.maps, roots),
         "machine.governor": partial(machine.governor, roots),
+        "machine.core_load": partial(machine.core_load, roots),
         "machine.allocator": lambda: machine.allocator(settings, installed=find_jemalloc()),
-        "machine.cores": partial(machine.one_core, cores),
     }
 
 
@@ -183,7 +187,7 @@ def _shared_machine(facts: Facts, roots: Roots) -> dict[str, Check]:
     }
     checks: dict[str, Check] = {
         "workers.pinning": partial(workers.pinning, facts, cores=len(cores)),
-        "workers.open_files": partial(workers.descriptors, facts, roots, host=host),
+        "workers.limits": partial(workers.limits, facts, roots, host=host),
         "interrupts.affinity": partial(
             interrupts.interrupts, roots, worker_cores=sorted(here), allowed=cores
         ),
@@ -201,4 +205,4 @@ def _made(checks: Mapping[str, Check]) -> Iterator[Finding]:
         try:
             yield from check()
         except Exception as failure:  # noqa: BLE001 -- one check that breaks stops no other
-            yield unchecked(name, f"{type(failure).__name__}: {failure}", fix=_AGAIN)
+            yield unchecked(name, f"{type(failure).__name__}: {failure}", remedy=_AGAIN)

@@ -20,8 +20,8 @@ def access(store: Store, facts: Facts) -> Iterator[Finding]:
     names = ("default", *(f"agentq-{role}" for role in Role))
     answers = store.pipeline([("ACL", "GETUSER", name) for name in names])
     if isinstance(answers[0], Exception):
-        fix = "run agentq doctor as a user with +acl|getuser +acl|cat"
-        yield unchecked("broker.acl", answers[0], fix=fix)
+        remedy = "run agentq doctor as a user with +acl|getuser +acl|cat"
+        yield unchecked("broker.acl", answers[0], remedy=remedy)
         return
     users = {name: pairs(answer or ()) for name, answer in zip(names, answers, strict=True)}
     given = " ".join(user.get("commands", "") for user in users.values())
@@ -31,7 +31,7 @@ def access(store: Store, facts: Facts) -> Iterator[Finding]:
             "broker.acl",
             "user default has no password and may do anything",
             why="whoever reaches the server reads every argument and result, and may stop all work",
-            fix="agentq broker acl >> /etc/redis/users.acl; ACL LOAD; ACL SETUSER default off",
+            remedy="agentq broker acl >> /etc/redis/users.acl; ACL LOAD; ACL SETUSER default off",
         )
     for role in Role:
         user = users[f"agentq-{role}"]
@@ -41,7 +41,7 @@ def access(store: Store, facts: Facts) -> Iterator[Finding]:
                 "broker.acl",
                 f"user agentq-{role} lacks {' '.join(missing)}",
                 why="calls that this build makes are refused with NOPERM",
-                fix=f"redis-cli ACL SETUSER agentq-{role} {' '.join(missing)}; ACL SAVE",
+                remedy=f"redis-cli ACL SETUSER agentq-{role} {' '.join(missing)}; ACL SAVE",
             )
 
 

@@ -51,14 +51,14 @@ def leases(settings: Settings) -> Iterator[Finding]:
             f"{format_duration(lease)}",
             why="a hung worker's steps start elsewhere after both together: "
             f"{format_duration(hang + lease)}",
-            fix=f'hang_timeout = "{format_duration(lease * 2 / 3)}" under [worker]',
+            remedy=f'hang_timeout = "{format_duration(lease * 2 / 3)}" under [worker]',
         )
     if lease < SHORTEST_LEASE:
         yield warning(
             "settings.lease",
             f"worker.lease is {format_duration(lease)}",
             why="a pause of the machine or the broker that is longer costs a worker all its steps",
-            fix='lease = "15s" under [worker]',
+            remedy='lease = "15s" under [worker]',
         )
 
 
@@ -72,7 +72,7 @@ def production(settings: Settings) -> Iterator[Finding]:
             "production without broker.url",
             why="a server that starts by itself has no replica and no backup: workers and "
             "producers refuse to run on it",
-            fix="AGENTQ_BROKER__URL=agentq://host:6379/0, or url under [broker]",
+            remedy="AGENTQ_BROKER__URL=agentq://host:6379/0, or url under [broker]",
         )
     if settings.blobs.store is None and settings.blobs.directory is None:
         yield note(
@@ -80,7 +80,7 @@ def production(settings: Settings) -> Iterator[Finding]:
             "no place for payloads beyond broker.max_payload "
             f"({settings.broker.max_payload:,} bytes)",
             why="they are refused with PayloadTooLarge",
-            fix='directory = "/shared/folder" under [blobs], or store = "s3://bucket/prefix"; '
+            remedy='directory = "/shared/folder" under [blobs], or store = "s3://bucket/prefix"; '
             'store = "none" where that is meant',
         )
     yield from _in_the_clear(settings)
@@ -96,7 +96,7 @@ def _in_the_clear(settings: Settings) -> Iterator[Finding]:
         "settings.tls",
         "broker.url is agentq:// to another machine: neither encrypted nor certified",
         why="arguments, results and the password can be read and changed on the way",
-        fix="agentq+tls://host:6380/0?ssl_ca_certs=ca.pem",
+        remedy="agentq+tls://host:6380/0?ssl_ca_certs=ca.pem",
     )
 
 
@@ -112,7 +112,7 @@ def blobs(settings: Settings) -> Iterator[Finding]:
             f"blobs.directory {folder} {'is not there' if missing else 'can not be written'}",
             why="a payload beyond broker.max_payload can then be neither sent nor read here; a "
             "folder that a mount should have brought is made beside it instead",
-            fix=f"mount it, or: install -d -m 2770 -o $USER {folder}",
+            remedy=f"mount it, or: install -d -m 2770 -o $USER {folder}",
         )
 
 
@@ -124,7 +124,7 @@ def dashboard(settings: Settings) -> Iterator[Finding]:
             f"dashboard.host is {settings.dashboard.host}",
             why="Flower has no login of its own: who reaches it sees arguments and results, and "
             "can stop workers",
-            fix='host = "127.0.0.1" under [dashboard], and a proxy with a login before it',
+            remedy='host = "127.0.0.1" under [dashboard], and a proxy with a login before it',
         )
 
 
@@ -137,14 +137,14 @@ def logs(settings: Settings) -> Iterator[Finding]:
             "settings.log",
             "log.level is DEBUG in production",
             why="each step writes lines, synchronously, in the thread that runs all the others",
-            fix='level = "WARNING" under [log] of config/production.toml',
+            remedy='level = "WARNING" under [log] of config/production.toml',
         )
     for name, handler in _handlers():
         yield warning(
             "settings.log",
             f"logger {name!r} has a {type(handler).__name__}, which writes synchronously",
             why="the event loop stands still while a disk or another machine takes the line",
-            fix="put a logging.handlers.QueueHandler and QueueListener between, or log to "
+            remedy="put a logging.handlers.QueueHandler and QueueListener between, or log to "
             "standard error alone",
         )
 
@@ -170,7 +170,10 @@ def variables(settings: Settings, environ: Mapping[str, str]) -> Iterator[Findin
     for name, why in debugging.items():
         if environ.get(name, "0") != "0":
             yield warning(
-                "settings.variables", f"{name} is set in production", why=why, fix=f"unset {name}"
+                "settings.variables",
+                f"{name} is set in production",
+                why=why,
+                remedy=f"unset {name}",
             )
 
 
@@ -179,5 +182,5 @@ def app(settings: Settings, *, named: bool) -> Iterator[Finding]:
     if not named and is_production(settings):
         yield unchecked(
             "settings.app", "no app is named: its settings and its loggers are not known",
-            fix="agentq doctor -A module:attribute, or app in config/default.toml",
+            remedy="agentq doctor -A module:attribute, or app in config/default.toml",
         )  # fmt: skip

@@ -25,7 +25,7 @@ def disk(facts: Facts, roots: Roots) -> Iterator[Finding]:
     """Look at the server's data folder, where it is on this machine."""
     if (folder := facts.folder) is None:
         told = "the server does not tell its folder" if facts.local else "it is on another machine"
-        yield unchecked("disk.device", told, fix="run agentq doctor there, as an admin")
+        yield unchecked("disk.device", told, remedy="run agentq doctor there, as an admin")
         return
     mode = facts.config.get("appendfsync", "everysec")
     yield from device(folder, roots, production=facts.production)
@@ -35,7 +35,7 @@ def disk(facts: Facts, roots: Roots) -> Iterator[Finding]:
     except OSError as failure:
         yield unchecked(
             "disk.fsync", f"{folder}: {failure.strerror}",
-            fix=f"run agentq doctor as the server's user: sudo -u redis agentq doctor ({folder})",
+            remedy=f"sudo -u redis agentq doctor: as the user who may write {folder}",
         )  # fmt: skip
     else:
         yield from syncing(took, mode)
@@ -49,7 +49,7 @@ def device(folder: Path, roots: Roots, *, production: bool) -> Iterator[Finding]
         yield finding(
             "disk.device", f"{folder} is {kind}: it is in memory",
             why="the append-only file is gone with the machine's next start",
-            fix="redis-cli CONFIG SET dir /var/lib/redis, and the same in redis.conf",
+            remedy="redis-cli CONFIG SET dir /var/lib/redis, and the same in redis.conf",
         )  # fmt: skip
         return
     number = folder.stat().st_dev
@@ -60,7 +60,7 @@ def device(folder: Path, roots: Roots, *, production: bool) -> Iterator[Finding]
     if flag is None:
         yield unchecked(
             "disk.device", f"{folder} ({kind or 'unknown'}) is on no block device that shows here",
-            fix=f"findmnt -T {folder}; a network file system is no place for the append-only file",
+            remedy=f"findmnt -T {folder}; a network file system is no place for such a file",
         )  # fmt: skip
     elif (flag / "queue/rotational").read_text(encoding="ascii").strip() == "1":
         yield note(
@@ -68,7 +68,7 @@ def device(folder: Path, roots: Roots, *, production: bool) -> Iterator[Finding]
             f"{folder} is on {flag.name}, which says that it turns",
             why="a disk that turns syncs some 100 times a second; virtual disks often say so and "
             "do not: the measured fsync counts",
-            fix="a solid-state disk for the append-only file",
+            remedy="a solid-state disk for the append-only file",
         )
 
 
@@ -92,7 +92,7 @@ def room(folder: Path, *, needed: int) -> Iterator[Finding]:
             "disk.room",
             f"{free / 2**20:,.0f} MB are free in {folder}",
             why="a server that can not write its append-only file refuses all writes (MISCONF)",
-            fix=f"df -h {folder}; make room, or redis-cli BGREWRITEAOF while there is some",
+            remedy=f"df -h {folder}; make room, or redis-cli BGREWRITEAOF while there is some",
         )
 
 
@@ -126,6 +126,6 @@ def syncing(took: Sequence[float], mode: str) -> Iterator[Finding]:
             f"an fsync takes {p99:.1f} ms (p99 of {len(took)}), appendfsync is {mode}",
             why="each hand-over of a step waits for it" if mode == "always"
             else "the server stops taking writes while one takes longer than two seconds",
-            fix="a disk of its own for the append-only file (CONFIG SET dir), or `iostat -x 1` to "
-            "see who else writes",
+            remedy="a disk of its own for the append-only file (CONFIG SET dir), or `iostat -x 1` "
+            "to see who else writes",
         )  # fmt: skip

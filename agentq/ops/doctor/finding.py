@@ -1,43 +1,37 @@
-"""What a check of `agentq doctor` returns."""
+"""How the checks of `agentq doctor` word a finding: a line for each severity.
+
+The subject of each is ``part.check``, the same in every release.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import replace
 
-Severity = Literal["error", "warning", "note"]
+from agentq.host.finding import Finding
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that is to be known, or done."""
-
-    severity: Severity
-    """error: work is refused, lost or wrong; warning: it will be, or is slow; note: to be known."""
-    name: str
-    """``subject.check``, the same in every release."""
-    seen: str
-    why: str
-    """Why it matters."""
-    fix: str
-    """The command or the line of settings that mends it."""
+__all__ = ["Finding", "error", "note", "of_machine", "unchecked", "warning"]
 
 
-def error(name: str, seen: str, *, why: str, fix: str) -> Finding:
+def error(subject: str, seen: str, *, why: str, remedy: str) -> Finding:
     """Return an error."""
-    return Finding(severity="error", name=name, seen=seen, why=why, fix=fix)
+    return Finding(severity="error", subject=subject, seen=seen, why=why, remedy=remedy)
 
 
-def warning(name: str, seen: str, *, why: str, fix: str) -> Finding:
+def warning(subject: str, seen: str, *, why: str, remedy: str) -> Finding:
     """Return a warning."""
-    return Finding(severity="warning", name=name, seen=seen, why=why, fix=fix)
+    return Finding(severity="warning", subject=subject, seen=seen, why=why, remedy=remedy)
 
 
-def note(name: str, seen: str, *, why: str, fix: str) -> Finding:
+def note(subject: str, seen: str, *, why: str, remedy: str) -> Finding:
     """Return a note."""
-    return Finding(severity="note", name=name, seen=seen, why=why, fix=fix)
+    return Finding(severity="note", subject=subject, seen=seen, why=why, remedy=remedy)
 
 
-def unchecked(name: str, because: object, *, fix: str) -> Finding:
+def unchecked(subject: str, because: object, *, remedy: str) -> Finding:
     """Return what stands for a check that could not be made: silence would look like health."""
-    return note(name, f"not checked: {because}", why="nothing is known of it", fix=fix)
+    return note(subject, f"not checked: {because}", why="nothing is known of it", remedy=remedy)
+
+
+def of_machine(finding: Finding) -> Finding:
+    """Return what the plan or the load of cores found under a subject of ours."""
+    return replace(finding, subject=f"machine.{finding.subject.replace(' ', '_')}")

@@ -16,7 +16,7 @@ def interrupts(
 ) -> Iterator[Finding]:
     """Find interrupts that may come on *worker_cores* while another of *allowed* has no worker."""
     if not worker_cores:
-        yield unchecked("interrupts.affinity", "no worker runs on this machine", fix="agentq up")
+        yield unchecked("interrupts.affinity", "no worker runs on this machine", remedy="agentq up")
         return
     spare = sorted(set(allowed) - set(worker_cores))
     if not spare:
@@ -27,7 +27,9 @@ def interrupts(
     )
     if not lists:
         yield unchecked(
-            "interrupts.affinity", "no /proc/irq here", fix="run agentq doctor outside a container"
+            "interrupts.affinity",
+            "no /proc/irq here",
+            remedy="run agentq doctor outside a container",
         )
         return
     used = _used(roots)
@@ -44,7 +46,7 @@ def interrupts(
             f"{', '.join(hit[:_NAMED])}{', ...' if len(hit) > _NAMED else ''}",
             why="a network card's or disk's interrupts stop the step that runs on the core they "
             "come on",
-            fix=f"for i in {' '.join(hit)}; do echo {format_cores(spare)} > "
+            remedy=f"for i in {' '.join(hit)}; do echo {format_cores(spare)} > "
             "/proc/irq/$i/smp_affinity_list; done",
         )
     yield from _balancer(roots, worker_cores)
@@ -65,12 +67,12 @@ def _used(roots: Roots) -> dict[str, bool]:
 
 def _balancer(roots: Roots, worker_cores: Collection[int]) -> Iterator[Finding]:
     line = f"IRQBALANCE_BANNED_CPULIST={format_cores(worker_cores)}"
-    fix = f"add {line} to /etc/default/irqbalance; systemctl restart irqbalance"
+    remedy = f"add {line} to /etc/default/irqbalance; systemctl restart irqbalance"
     for pid in roots.named("irqbalance"):
         try:
             environ = (roots.proc / str(pid) / "environ").read_bytes().split(b"\0")
         except OSError as error:
-            yield unchecked("interrupts.irqbalance", f"irqbalance runs; {error}", fix=fix)
+            yield unchecked("interrupts.irqbalance", f"irqbalance runs; {error}", remedy=remedy)
             continue
         given = [one for one in environ if one.startswith(b"IRQBALANCE_BANNED_CPULIST=")]
         banned = parse_cores(given[0].partition(b"=")[2].decode()) if given else ()
@@ -81,5 +83,5 @@ def _balancer(roots: Roots, worker_cores: Collection[int]) -> Iterator[Finding]:
                 f"{format_cores(worker_cores)}",
                 why="it spreads interrupts over all cores every ten seconds, whatever was set "
                 "by hand",
-                fix=fix,
+                remedy=remedy,
             )

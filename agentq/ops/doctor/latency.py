@@ -40,8 +40,8 @@ def round_trip(took: Sequence[float]) -> Iterator[Finding]:
             "broker.latency",
             f"PING takes {p50:.2f} ms (p50), {p99:.2f} ms (p99)",
             why="every hand-over of a step waits for it; 0.1-0.5 ms are usual in one network",
-            fix="redis-cli --latency, then `mpstat -P ALL 1` on the server's machine: its core is "
-            "shared, or the network is slow",
+            remedy="redis-cli --latency, then `mpstat -P ALL 1` on the server's machine: its core "
+            "is shared, or the network is slow",
         )
 
 
@@ -50,7 +50,7 @@ def remembered(store: Store, facts: Facts) -> Iterator[Finding]:
     slow, events = store.pipeline([("SLOWLOG", "GET", _ASKED), ("LATENCY", "LATEST")])
     for name, answer in (("broker.slowlog", slow), ("broker.latency", events)):
         if isinstance(answer, Exception):
-            yield unchecked(name, answer, fix=_AS_ADMIN)
+            yield unchecked(name, answer, remedy=_AS_ADMIN)
     if not isinstance(slow, Exception):
         yield from _slow(slow)
     if not isinstance(events, Exception):
@@ -60,7 +60,7 @@ def remembered(store: Store, facts: Facts) -> Iterator[Finding]:
             "broker.latency",
             "the latency monitor is off",
             why="the server keeps no record of what held it up: forks, fsyncs, expired keys",
-            fix=f"redis-cli CONFIG SET latency-monitor-threshold {SLOW_MS}",
+            remedy=f"redis-cli CONFIG SET latency-monitor-threshold {SLOW_MS}",
         )
 
 
@@ -75,8 +75,8 @@ def _slow(entries: Any) -> Iterator[Finding]:
             f"slowest {took:.0f} ms: {' '.join(text(word)[:40] for word in words[:3])}",
             why="the server does one thing at a time: every worker and producer waited meanwhile; "
             "agentq's own functions hold it for 5 ms at most",
-            fix="keep KEYS, large LRANGE and scripts of others off this server; SLOWLOG GET shows "
-            "who sent them, SLOWLOG RESET forgets them",
+            remedy="keep KEYS, large LRANGE and scripts of others off this server; SLOWLOG GET "
+            "shows who sent them, SLOWLOG RESET forgets them",
         )
 
 
@@ -88,5 +88,5 @@ def _events(events: Any) -> Iterator[Finding]:
                 f"event {text(name)} held the server up for {int(worst)} ms, last for "
                 f"{int(latest)} ms",
                 why="every worker and producer waited meanwhile",
-                fix="redis-cli LATENCY DOCTOR explains it; LATENCY RESET forgets it",
+                remedy="redis-cli LATENCY DOCTOR explains it; LATENCY RESET forgets it",
             )

@@ -32,15 +32,15 @@ def depth(facts: Facts) -> Iterator[Finding]:
             yield finding(
                 "queues.depth", f"{queue.waiting:,} of {most:,} messages wait in {name}",
                 why="a full one refuses new runs (QueueFull)",
-                fix=f"more workers: processes under [pools.{queue.pool}], or agentq purge --pool "
-                f"{queue.pool}; broker.max_length only makes the wait longer",
+                remedy=f"more workers: processes under [pools.{queue.pool}], or agentq purge "
+                f"--pool {queue.pool}; broker.max_length only makes the wait longer",
             )  # fmt: skip
         if queue.oldest_ms is not None and queue.oldest_ms > milliseconds(OLD):
             yield warning(
                 "queues.age",
                 f"the first of {queue.waiting:,} in {name} has waited for {_said(queue.oldest_ms)}",
                 why="work arrives faster than it is done, or nobody does it",
-                fix="agentq status names the workers and pauses; agentq why RUN the reason",
+                remedy="agentq status names the workers and pauses; agentq why RUN the reason",
             )
 
 
@@ -56,8 +56,8 @@ def size(store: Store, facts: Facts) -> Iterator[Finding]:
                 "queues.bytes",
                 f"{queue.pool}:{queue.lane} holds {used / 2**20:,.1f} of {most / 2**20:,.1f} MB",
                 why="a full one refuses new runs (QueueFull, reason bytes)",
-                fix="a smaller broker.max_payload, so that large arguments go to [blobs]; or more "
-                f"workers: processes under [pools.{queue.pool}]",
+                remedy="a smaller broker.max_payload, so that large arguments go to [blobs]; or "
+                f"more workers: processes under [pools.{queue.pool}]",
             )
 
 
@@ -70,7 +70,7 @@ def stopped(facts: Facts) -> Iterator[Finding]:
             f"{pause.kind} {pause.name} is paused for {_said(pause.for_ms)}, {pause.aside} put "
             "aside",
             why="nothing of it starts",
-            fix=f"agentq resume {pause.kind} {pause.name}",
+            remedy=f"agentq resume {pause.kind} {pause.name}",
         )
     for parked in facts.cell.parked:
         limit = format_duration(facts.settings.broker.park_limit)
@@ -78,7 +78,7 @@ def stopped(facts: Facts) -> Iterator[Finding]:
             "queues.parked",
             f"{parked.count} wait for {parked.lacking} for {_said(parked.for_ms)}",
             why=f"no worker has that code; after {limit} (broker.park_limit) they are dead letters",
-            fix="roll out the build that has it, or agentq purge --step NAME",
+            remedy="roll out the build that has it, or agentq purge --step NAME",
         )
 
 
@@ -89,7 +89,7 @@ def retries(facts: Facts) -> Iterator[Finding]:
             "queues.retries",
             f"{count:,} retries of pool {pool} wait for its budget",
             why="what they call fails more often than it should: they are spread over time",
-            fix="agentq status, and the worker's log for the error; budget and per_second under "
+            remedy="agentq status, and the worker's log for the error; budget and per_second under "
             "[retry]",
         )
 
@@ -101,13 +101,13 @@ def dead(facts: Facts) -> Iterator[Finding]:
         yield warning(
             "queues.dead", str(kept),
             why="the oldest are dropped for new ones, unread",
-            fix="agentq dead list; then agentq dead replay or agentq dead drop",
+            remedy="agentq dead list; then agentq dead replay or agentq dead drop",
         )  # fmt: skip
     elif kept.number:
         yield note(
             "queues.dead", str(kept),
             why="each is work that was accepted and did not run",
-            fix="agentq dead list; then agentq dead replay or agentq dead drop",
+            remedy="agentq dead list; then agentq dead replay or agentq dead drop",
         )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def delayed(store: Store, facts: Facts) -> Iterator[Finding]:
             "queues.delayed",
             f"{facts.cell.delayed:,} messages are delayed; of one queue there may be {most:,}",
             why="a full one refuses new runs that are delayed (QueueFull, reason delayed)",
-            fix="fewer countdown= and retries; agentq status shows what is parked",
+            remedy="fewer countdown= and retries; agentq status shows what is parked",
         )
     now, first = store.pipeline([("TIME",), ("ZRANGE", store.keys.delayed(), 0, 0, "WITHSCORES")])
     for _, due in scored(first):
@@ -129,7 +129,7 @@ def delayed(store: Store, facts: Facts) -> Iterator[Finding]:
                 "queues.delayed",
                 f"delayed work is overdue for {_said(late)}",
                 why="workers bring it back into its queue: none that lives does",
-                fix="agentq up, or agentq worker --pool NAME -A module:attribute",
+                remedy="agentq up, or agentq worker --pool NAME -A module:attribute",
             )
 
 

@@ -30,7 +30,7 @@ def version(facts: Facts) -> Iterator[Finding]:
             "broker.version",
             f"the server is {name} {text}",
             why="every change of a queue is a function, which came with Redis 7.0 and Valkey 7.2",
-            fix="apt install valkey-server (Debian 13), or redis-server 7 (Debian 12)",
+            remedy="apt install valkey-server (Debian 13), or redis-server 7 (Debian 12)",
         )
 
 
@@ -39,14 +39,14 @@ def persistence(facts: Facts) -> Iterator[Finding]:
     said = facts.cell.broker.persistence
     if not facts.config:
         yield unchecked(
-            "broker.persistence", said, fix="run agentq doctor as a user who may CONFIG GET"
+            "broker.persistence", said, remedy="run agentq doctor as a user who may CONFIG GET"
         )
     elif facts.config["appendonly"] != "yes":
         finding = error if facts.production else warning
         yield finding(
             "broker.persistence", said,
             why="what was accepted is gone after a restart of the server",
-            fix="redis-cli CONFIG SET appendonly yes; CONFIG REWRITE",
+            remedy="redis-cli CONFIG SET appendonly yes; CONFIG REWRITE",
         )  # fmt: skip
     elif facts.config["appendfsync"] != "always":
         finding = note if facts.config["appendfsync"] == "everysec" else warning
@@ -54,8 +54,8 @@ def persistence(facts: Facts) -> Iterator[Finding]:
             "broker.persistence", said,
             why="a step that was accepted within that time is gone after a crash of the machine; "
             "a kill of the server alone loses nothing",
-            fix="redis-cli CONFIG SET appendfsync always; CONFIG REWRITE (a fast disk pays little: "
-            "pipelined calls share the fsync), or durable = 'replica' under [broker]",
+            remedy="redis-cli CONFIG SET appendfsync always; CONFIG REWRITE (a fast disk pays "
+            "little: pipelined calls share the fsync), or durable = 'replica' under [broker]",
         )  # fmt: skip
     for name in sorted(_OK):
         if facts.info.get(name, "ok") != "ok":
@@ -63,7 +63,7 @@ def persistence(facts: Facts) -> Iterator[Finding]:
                 "broker.persistence",
                 f"{name} is {facts.info[name]}",
                 why="the server can not write its data: a restart loses what came since",
-                fix="look at the server's log and its disk: df -h, then redis-cli BGREWRITEAOF",
+                remedy="look at the server's log and its disk: df -h, then redis-cli BGREWRITEAOF",
             )
 
 
@@ -75,7 +75,7 @@ def memory(facts: Facts) -> Iterator[Finding]:
             "broker.eviction",
             f"maxmemory-policy is {policy}",
             why="a full server throws away what it likes: results, runs, whole queues",
-            fix="redis-cli CONFIG SET maxmemory-policy noeviction; CONFIG REWRITE",
+            remedy="redis-cli CONFIG SET maxmemory-policy noeviction; CONFIG REWRITE",
         )
     used, limit = facts.number("used_memory"), facts.number("maxmemory")
     total = facts.number("total_system_memory")
@@ -85,7 +85,7 @@ def memory(facts: Facts) -> Iterator[Finding]:
             "broker.maxmemory", "the server has no maxmemory",
             why="a flood of work is accepted until the kernel ends the server; with a limit "
             "producers get QueueFull at 80 % of it and workers go on",
-            fix=f"redis-cli CONFIG SET maxmemory {_half(total)}mb; CONFIG REWRITE",
+            remedy=f"redis-cli CONFIG SET maxmemory {_half(total)}mb; CONFIG REWRITE",
         )  # fmt: skip
     elif used > NEARLY * limit:
         refused = used > ADMISSION * limit
@@ -94,15 +94,15 @@ def memory(facts: Facts) -> Iterator[Finding]:
             "broker.maxmemory", f"{used / 2**20:.0f} of {limit / 2**20:.0f} MB are used",
             why="new work is refused (QueueFull, reason memory)" if refused
             else "from 80 % on new work is refused",
-            fix="agentq status shows what waits; more workers, shorter runs.keep and result_ttl, "
-            "or a larger maxmemory",
+            remedy="agentq status shows what waits; more workers, shorter runs.keep and "
+            "result_ttl, or a larger maxmemory",
         )  # fmt: skip
     if total and limit > NEARLY * total:
         yield warning(
             "broker.maxmemory",
             f"maxmemory is {limit / 2**20:.0f} MB of the machine's {total / 2**20:.0f} MB",
             why="while the append-only file is rewritten, what changes is there twice",
-            fix=f"redis-cli CONFIG SET maxmemory {_half(total)}mb; CONFIG REWRITE",
+            remedy=f"redis-cli CONFIG SET maxmemory {_half(total)}mb; CONFIG REWRITE",
         )
 
 
@@ -118,7 +118,7 @@ def fork(facts: Facts) -> Iterator[Finding]:
             "broker.fork",
             f"the last fork took {took:.0f} ms",
             why="every call waits meanwhile; it grows with the server's memory",
-            fix="echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; smaller cells "
+            remedy="echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; smaller cells "
             "(broker.cell), or auto-aof-rewrite-percentage higher",
         )
 
@@ -131,7 +131,7 @@ def connections(facts: Facts) -> Iterator[Finding]:
             "broker.connections",
             f"{there} of {most} connections are taken",
             why="the next worker or producer is refused",
-            fix=f"redis-cli CONFIG SET maxclients {2 * most}; CONFIG REWRITE",
+            remedy=f"redis-cli CONFIG SET maxclients {2 * most}; CONFIG REWRITE",
         )
 
 
@@ -142,7 +142,7 @@ def replicas(facts: Facts) -> Iterator[Finding]:
         yield error(
             "broker.role", broker.replication,
             why="every write is refused",
-            fix="name the primary in broker.url, or agentq+sentinel://host:26379/SERVICE",
+            remedy="name the primary in broker.url, or agentq+sentinel://host:26379/SERVICE",
         )  # fmt: skip
         return
     if not any(replica.online for replica in broker.replicas):
@@ -150,13 +150,13 @@ def replicas(facts: Facts) -> Iterator[Finding]:
             yield error(
                 "broker.replicas", 'broker.durable is "replica" and no replica is attached',
                 why="every submit raises NotReplicated",
-                fix="redis-cli -h REPLICA REPLICAOF PRIMARY 6379",
+                remedy="redis-cli -h REPLICA REPLICAOF PRIMARY 6379",
             )  # fmt: skip
         elif facts.production:
             yield warning(
                 "broker.replicas", broker.replication,
                 why="while this machine is down, nothing runs; with its disk everything is gone",
-                fix="redis-cli -h REPLICA REPLICAOF PRIMARY 6379, and Sentinels",
+                remedy="redis-cli -h REPLICA REPLICAOF PRIMARY 6379, and Sentinels",
             )  # fmt: skip
     for replica in broker.replicas:
         if not replica.online or replica.silent_s > SILENT_S:
@@ -165,7 +165,7 @@ def replicas(facts: Facts) -> Iterator[Finding]:
                 f"replica {replica.address} was last heard {replica.silent_s} s ago, is "
                 f"{replica.behind:,} bytes behind, {'online' if replica.online else 'loading'}",
                 why="a failover to it loses what it has not received",
-                fix=f"look at the log of {replica.address}, and at the link to it",
+                remedy=f"look at the log of {replica.address}, and at the link to it",
             )
 
 
@@ -180,12 +180,12 @@ def functions(store: Store, facts: Facts) -> Iterator[Finding]:
             f"this build needs functions of revision {library.REVISION}; the server {there}",
             why="nothing can be submitted or fetched before they are there; a worker loads them "
             "where its user may",
-            fix="agentq broker init",
+            remedy="agentq broker init",
         )
     elif found.edited:
         yield note(
             "broker.functions",
             f"the server's functions have revision {found.revision} and other code: {found.digest}",
             why="a working copy of agentq loaded them, or another build of the same revision",
-            fix="agentq broker init",
+            remedy="agentq broker init",
         )

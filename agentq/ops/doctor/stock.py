@@ -49,12 +49,12 @@ def stock(url: str | None) -> Iterator[Finding]:
         f"broker.url is {scheme}://, which agentq's workers and commands refuse",
         why="the steps run there only under Celery's own transport, which does not hold the "
         "following",
-        fix=_FIX,
+        remedy=_FIX,
     )
     for guarantee, instead in NOT_HELD.items():
         yield warning(
             "broker.stock",
             f"broker.url is {scheme}://: does not hold: {guarantee}",
             why=instead,
-            fix=_FIX,
+            remedy=_FIX,
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
 from agentq.broker.build import build
+from agentq.host.limits import uses
 from agentq.host.topology import format_cores
 from agentq.ops.doctor.facts import Facts
 from agentq.ops.doctor.finding import Finding, error, note, unchecked, warning
-from agentq.ops.doctor.machine import FULL
 from agentq.ops.doctor.roots import Roots
 from agentq.store.skew import SKEW_SHOWN_MS
 
@@ -26,7 +27,7 @@ def alive(facts: Facts) -> Iterator[Finding]:
             f"lease {-worker.lease_ms / 1000:.0f} s ago with {worker.running} steps",
             why="they start elsewhere once a living worker of any pool sweeps"
             + ("" if up else ": there is none"),
-            fix="agentq up, or systemctl status 'agentq-worker@*' on that machine",
+            remedy="agentq up, or systemctl status 'agentq-worker@*' on that machine",
         )
     waiting = {queue.pool for queue in cell.queues if queue.waiting}
     wanted = {name for name, pool in pools.items() if pool.processes}
@@ -36,7 +37,7 @@ def alive(facts: Facts) -> Iterator[Finding]:
             "workers.pool", f"no worker serves pool {name}"
             + (", and work waits in it" if name in waiting else ""),
             why="its steps wait until one does, or until their deadline",
-            fix=f"agentq worker --pool {name} -A module:attribute, or agentq up",
+            remedy=f"agentq worker --pool {name} -A module:attribute, or agentq up",
         )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def builds(facts: Facts) -> Iterator[Finding]:
             f"this command is {build()}; workers are {listed}",
             why="a roll-out passes through this; left so, a step may wait parked for a worker that "
             "has its code",
-            fix="restart the workers that were left behind: agentq up, or systemctl restart",
+            remedy="restart the workers that were left behind: agentq up, or systemctl restart",
         )
 
 
@@ -67,7 +68,7 @@ def clocks(facts: Facts) -> Iterator[Finding]:
                 f"the clock of {worker.name} is {abs(worker.skew_ms) / 1000:.0f} s {side} the "
                 "broker's",
                 why="work is timed by the broker's, but logs and events can not be put in order",
-                fix=f"timedatectl set-ntp true on {worker.host or 'that machine'}",
+                remedy=f"timedatectl set-ntp true on {worker.host or 'that machine'}",
             )
 
 
@@ -79,7 +80,7 @@ def unwritten(facts: Facts) -> Iterator[Finding]:
                 "workers.blobs",
                 f"{worker.unwritten} steps of {worker.name} have ended and wait for blob storage",
                 why="it can not be written from there; that process alone has their results",
-                fix=f"agentq settings | grep blobs on {worker.host or 'its machine'}: mount the "
+                remedy=f"agentq settings | grep blobs on {worker.host or 'its machine'}: mount the "
                 "folder, make room, or mend the credentials",
             )
 
@@ -97,13 +98,13 @@ def allocators(facts: Facts) -> Iterator[Finding]:
                 "workers.allocator",
                 f"{worker.name} runs on {worker.allocator}, its pool's setting is {pool.allocator}",
                 why="glibc keeps what a burst took: the worker stays large",
-                fix="start it by `agentq up` or `agentq worker`, which preload it; apt install "
+                remedy="start it by `agentq up` or `agentq worker`, which preload it; apt install "
                 "libjemalloc2 where it is missing",
             )
     if silent:
         yield unchecked(
             "workers.allocator", f"{', '.join(silent)} do not say which one they run on",
-            fix="grep -c jemalloc /proc/PID/maps on their machine",
+            remedy="grep -c jemalloc /proc/PID/maps on their machine",
         )  # fmt: skip
 
 
@@ -120,25 +121,25 @@ def pinning(facts: Facts, *, cores: int) -> Iterator[Finding]:
                 "workers.pinning",
                 f"{one.name} and {other.name} share cores {format_cores(shared)}",
                 why="a pool that is exclusive owns its cores: a burst of the other one delays it",
-                fix=f"leave pools.{one.pools[0]}.cpus and pools.{other.pools[0]}.cpus unset and "
+                remedy=f"leave pools.{one.pools[0]}.cpus and pools.{other.pools[0]}.cpus unset and "
                 "start both by agentq up, or set them apart",
             )
 
 
-def descriptors(facts: Facts, roots: Roots, *, host: str) -> Iterator[Finding]:
-    """Find workers of this machine that have nearly all files open that they may have."""
+def limits(facts: Facts, roots: Roots, *, host: str) -> Iterator[Finding]:
+    """Find workers of this machine that are near a limit of the kernel's."""
     for worker in facts.cell.workers:
-        folder = roots.proc / str(worker.pid) / "fd"
-        if worker.host != host or worker.state != "up" or not folder.exists():
+        if worker.host != host or worker.state != "up":
             continue
-        there, most = (
-            len(list(folder.iterdir())),
-            roots.limit("Max open files", pid=worker.pid, hard=False),
-        )
-        if most is not None and there > FULL * most:
-            yield warning(
-                "workers.open_files",
-                f"{worker.name} has {there:,} of {most:,} files and sockets open",
-                why="beyond it calls fail with 'Too many open files'",
-                fix="LimitNOFILE=65535 in the unit; fewer worker.slots until then",
-            )
+        try:
+            found = uses(worker.pid, root=roots.root)
+        except (ProcessLookupError, PermissionError) as error:
+            yield unchecked(
+                "workers.limits", f"{worker.name}: {type(error).__name__}",
+                remedy="run agentq doctor as the workers' user, outside a container",
+            )  # fmt: skip
+            continue
+        for use in found:
+            if finding := use.finding():
+                subject, seen = "workers.limits", f"{worker.name}: {use.name}: {finding.seen}"
+                yield replace(finding, subject=subject, seen=seen)

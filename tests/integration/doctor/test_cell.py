@@ -22,7 +22,7 @@ def test_workers_that_are_well_have_no_finding(cell: Cell) -> None:
         workers.clocks(found),
         workers.allocators(found),
         workers.pinning(found, cores=2),
-        workers.descriptors(found, Roots(), host="another"),
+        workers.limits(found, Roots(), host="another"),
     ]
     assert [names(check) for check in checks] == [[]] * len(checks)
 
@@ -34,14 +34,14 @@ def test_a_pool_without_a_worker_is_found_and_is_an_error_where_work_waits(cell:
     assert (critical.severity, critical.seen) == ("warning", "no worker serves pool critical")
     cell.enqueue(message("m", pool="critical"))
     [waiting] = workers.alive(facts(cell))
-    assert (waiting.severity, waiting.name) == ("error", "workers.pool")
+    assert (waiting.severity, waiting.subject) == ("error", "workers.pool")
 
 
 def test_a_lease_that_ran_out_is_found(cell: Cell) -> None:
     reporting(cell, "critical-0", pools=["critical"])
     reporting(cell, "shared-0", running=3)
     cell.expire_lease("shared-0#1")
-    found = {one.name: one for one in workers.alive(facts(cell))}
+    found = {one.subject: one for one in workers.alive(facts(cell))}
     assert set(found) == {"workers.lease", "workers.pool"}
     assert f"shared-0 (process 1 on {HOST}) lost its lease" in found["workers.lease"].seen
     assert "with 3 steps" in found["workers.lease"].seen
@@ -88,18 +88,26 @@ def test_a_critical_worker_that_shares_its_core_is_found_where_there_are_enough(
     assert names(workers.pinning(facts(cell), cores=1)) == []
 
 
-def test_files_that_a_worker_runs_out_of_are_found(cell: Cell, tmp_path: Path) -> None:
+def test_a_limit_that_a_worker_is_near_is_found(cell: Cell, tmp_path: Path) -> None:
     reporting(cell, "w", pid=42)
-    limits = tmp_path / "42/limits"
-    (tmp_path / "42/fd").mkdir(parents=True)
-    limits.write_text("Max open files            64                   20000   files\n")
+    process = tmp_path / "proc/42"
+    (process / "fd").mkdir(parents=True)
+    (process / "maps").touch()
+    limits = process / "limits"
+    limits.write_text("Limit\nMax open files            64                   20000   files\n")
     for number in range(55):
-        (tmp_path / f"42/fd/{number}").touch()
-    roots = Roots(proc=tmp_path)
-    [found] = workers.descriptors(facts(cell), roots, host=HOST)
-    assert found.seen == "w has 55 of 64 files and sockets open"
-    limits.write_text("Max open files            20000                20000   files\n")
-    assert names(workers.descriptors(facts(cell), roots, host=HOST)) == []
+        (process / f"fd/{number}").touch()
+    roots = Roots(root=tmp_path)
+    [found] = workers.limits(facts(cell), roots, host=HOST)
+    assert found.seen == "w: open files: 55 of 64 in use (RLIMIT_NOFILE)"
+    limits.write_text("Limit\nMax open files            20000                20000   files\n")
+    assert names(workers.limits(facts(cell), roots, host=HOST)) == []
+
+
+def test_a_worker_that_does_not_show_here_is_said(cell: Cell, tmp_path: Path) -> None:
+    reporting(cell, "w", pid=42)
+    [found] = workers.limits(facts(cell), Roots(root=tmp_path), host=HOST)
+    assert found.seen == "not checked: w: ProcessLookupError"
 
 
 def test_a_queue_that_fills_is_found(cell: Cell) -> None:
@@ -115,7 +123,7 @@ def test_a_queue_of_large_messages_is_found(cell: Cell) -> None:
     cell.enqueue(*(large._replace(id=f"m{number}") for number in range(9)))
     assert names(queues.size(cell.store, facts(cell))) == []
     [found] = queues.size(cell.store, facts(cell, broker__max_bytes=500_000))
-    assert (found.severity, found.name) == ("warning", "queues.bytes")
+    assert (found.severity, found.subject) == ("warning", "queues.bytes")
     assert found.seen.endswith("of 0.5 MB")
 
 
@@ -135,8 +143,8 @@ def test_pauses_and_parked_work_are_found(cell: Cell) -> None:
     [handed] = cell.fetch("w")
     cell.park(handed, "task shop.new", after_ms=60_000)
     paused, parked = queues.stopped(facts(cell))
-    assert (paused.severity, paused.fix) == ("note", "agentq resume step shop.pay")
-    assert (parked.severity, parked.name) == ("warning", "queues.parked")
+    assert (paused.severity, paused.remedy) == ("note", "agentq resume step shop.pay")
+    assert (parked.severity, parked.subject) == ("warning", "queues.parked")
     assert "1 wait for task shop.new" in parked.seen
     hours_ago = cell.now_ms() - 7_200_000
     cell.redis("HSET", cell.keys.paused(), "step:shop.pay", hours_ago)

@@ -16,6 +16,7 @@ from agentq.ops.doctor.roots import Roots
 from tests.support.cell import Cell, message
 from tests.support.doctor import reporting
 from tests.support.redis_server import Server
+from tests.unit.host.machines import write_host
 
 READS = {
     "acl|cat", "acl|getuser", "client|setinfo", "config|get", "fcall", "hello", "hget", "hgetall", "hlen",
@@ -40,7 +41,7 @@ def test_doctor_sends_nothing_but_reads_and_changes_nothing(own: Server, cell: C
     sent = {name.removeprefix("cmdstat_") for name in own.client.info("commandstats")}
     assert all(
         not one["seen"].startswith("not checked")
-        or one["name"].startswith(("machine", "disk", "interrupts"))
+        or one["subject"].startswith(("machine", "disk", "interrupts", "workers.limits"))
         for one in orjson.loads(done.output)["findings"]
     )
     assert sent - {"config|resetstat"} <= READS
@@ -54,16 +55,16 @@ def test_doctor_leaves_the_settings_as_they_are(own: Server, tmp_path: Path) -> 
     (config / "production.toml").touch()
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in config.iterdir()}
     done = doctor(own.url, "--json", AGENTQ_CONFIG=str(config), AGENTQ_ENV="production")
-    found = [one["name"] for one in orjson.loads(done.output)["findings"]]
+    found = [one["subject"] for one in orjson.loads(done.output)["findings"]]
     assert "settings.log" in found
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in config.iterdir()} == before
 
 
 def test_a_broker_that_is_away_stops_no_other_check(tmp_path: Path) -> None:
-    (tmp_path / "sys").mkdir()
+    write_host(tmp_path)
     os.environ["AGENTQ_BROKER__URL"] = f"agentq+unix://{tmp_path}/nobody.sock"
     try:
-        found = {one.name: one for one in diagnose(None, roots=Roots(sys=tmp_path / "sys"))}
+        found = {one.subject: one for one in diagnose(None, roots=Roots(root=tmp_path))}
     finally:
         del os.environ["AGENTQ_BROKER__URL"]
     assert found["broker.reachable"].severity == "error"
@@ -72,16 +73,17 @@ def test_a_broker_that_is_away_stops_no_other_check(tmp_path: Path) -> None:
 
 
 def test_a_check_that_breaks_is_said_and_stops_no_other(tmp_path: Path) -> None:
-    found = {one.name: one for one in diagnose(None, roots=Roots(proc=tmp_path, sys=tmp_path))}
-    for name in ("machine.open_files", "machine.somaxconn", "machine.max_map_count"):
-        assert found[name].seen.startswith("not checked: FileNotFoundError")
+    write_host(tmp_path)
+    found = {one.subject: one for one in diagnose(None, roots=Roots(root=tmp_path))}
+    for name in ("machine.open_files", "machine.core_load"):
+        assert found[name].seen.startswith("not checked: ")
 
 
 def test_settings_that_are_refused_are_findings(own: Server) -> None:
     done = doctor(own.url, "--json", AGENTQ_WORKR__SLOTS="3", AGENTQ_WORKER__LEASE="soon")
     assert done.exit_code == 1
     refused = [
-        one for one in orjson.loads(done.output)["findings"] if one["name"] == "settings.refused"
+        one for one in orjson.loads(done.output)["findings"] if one["subject"] == "settings.refused"
     ]
     assert {one["severity"] for one in refused} == {"error"}
     assert "did you mean AGENTQ_WORKER__SLOTS?" in " ".join(one["seen"] for one in refused)
@@ -96,7 +98,7 @@ def test_a_stock_broker_is_answered_by_what_it_does_not_promise() -> None:
 
 def test_the_exit_code_is_that_of_the_worst_finding() -> None:
     def one(severity: Any) -> Finding:
-        return Finding(severity=severity, name="n", seen="", why="", fix="")
+        return Finding(severity=severity, subject="n", seen="", why="", remedy="")
 
     assert is_well([])
     assert is_well([one("note")])

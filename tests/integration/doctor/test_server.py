@@ -43,7 +43,7 @@ def test_a_server_that_is_too_old_is_found(cell: Cell) -> None:
         {"server_name": "valkey", "valkey_version": "7.0.1"},
     ):
         [found] = server.version(told(facts(cell), **old))
-        assert (found.severity, found.name) == ("error", "broker.version")
+        assert (found.severity, found.subject) == ("error", "broker.version")
         assert old["server_name"] in found.seen
 
 
@@ -52,7 +52,7 @@ def test_the_persistence_mode_is_named_with_what_it_may_lose(
 ) -> None:
     changed("appendfsync", "everysec")
     [everysec] = server.persistence(facts(cell))
-    assert (everysec.severity, everysec.name) == ("note", "broker.persistence")
+    assert (everysec.severity, everysec.subject) == ("note", "broker.persistence")
     assert everysec.seen.endswith("a crash may lose two seconds")
     changed("appendfsync", "no")
     assert names(server.persistence(facts(cell))) == ["warning broker.persistence"]
@@ -72,7 +72,7 @@ def test_keys_that_may_be_thrown_away_are_found(
     changed("maxmemory-policy", "allkeys-lru")
     [found] = server.memory(facts(cell))
     assert (found.severity, found.seen) == ("error", "maxmemory-policy is allkeys-lru")
-    assert found.fix.startswith("redis-cli CONFIG SET maxmemory-policy noeviction")
+    assert found.remedy.startswith("redis-cli CONFIG SET maxmemory-policy noeviction")
 
 
 def test_a_server_without_a_limit_or_near_it_is_found(
@@ -86,7 +86,7 @@ def test_a_server_without_a_limit_or_near_it_is_found(
     assert names(server.memory(facts(cell))) == ["warning broker.maxmemory"]
     changed("maxmemory", str(int(used * 1.1)))
     [full] = server.memory(facts(cell))
-    assert (full.severity, full.name) == ("error", "broker.maxmemory")
+    assert (full.severity, full.subject) == ("error", "broker.maxmemory")
     assert "QueueFull" in full.why
 
 
@@ -163,7 +163,7 @@ def test_a_role_that_lacks_what_this_build_needs_is_found(own: Server, cell: Cel
         own.client.execute_command("ACL", "SETUSER", "agentq-worker", "-zscore", "resetkeys")
         [one] = access.access(cell.store, found)
         assert one.seen == "user agentq-worker lacks ~{aq:main}:* +zscore"
-        assert one.fix.startswith("redis-cli ACL SETUSER agentq-worker ~{aq:main}:* +zscore")
+        assert one.remedy.startswith("redis-cli ACL SETUSER agentq-worker ~{aq:main}:* +zscore")
     finally:
         own.client.execute_command("ACL", "DELUSER", *(f"agentq-{role}" for role in Role))
 
@@ -182,7 +182,7 @@ def test_a_user_that_may_not_ask_is_told_what_was_not_checked(own: Server) -> No
             disk.disk(found, Roots()),
         ]
         seen = [one for check in checks for one in check]
-        assert [f"{one.severity} {one.name}" for one in seen] == [
+        assert [f"{one.severity} {one.subject}" for one in seen] == [
             "note broker.persistence", "note broker.acl", "note broker.slowlog",
             "note broker.latency", "note disk.device",
         ]  # fmt: skip
@@ -199,12 +199,12 @@ def test_the_round_trip_is_measured_and_judged(cell: Cell) -> None:
     [slow] = latency.round_trip([4.0] * 200)
     assert slow.seen == "PING takes 4.00 ms (p50), 4.00 ms (p99)"
     [spiky] = latency.round_trip([0.1] * 190 + [80.0] * 10)
-    assert spiky.name == "broker.latency"
+    assert spiky.subject == "broker.latency"
 
 
 def test_calls_that_held_the_server_up_are_found(own: Server, cell: Cell) -> None:
     own.client.eval("for i = 1, 6e7 do end", 0)
-    found = {one.name: one for one in latency.remembered(cell.store, facts(cell))}
+    found = {one.subject: one for one in latency.remembered(cell.store, facts(cell))}
     assert set(found) == {"broker.slowlog", "broker.latency"}
     assert ": EVAL for i" in found["broker.slowlog"].seen
     assert "command held the server up" in found["broker.latency"].seen
@@ -221,7 +221,7 @@ def test_the_servers_own_folder_is_measured(cell: Cell) -> None:
     found = facts(cell)
     assert found.folder is not None
     before = sorted(found.folder.iterdir())
-    seen = [one.name for one in disk.disk(found, Roots()) if one.seen.startswith("not checked")]
+    seen = [one.subject for one in disk.disk(found, Roots()) if one.seen.startswith("not checked")]
     assert "disk.fsync" not in seen
     assert sorted(found.folder.iterdir()) == before
     remote = replace(found, local=False)

@@ -6,22 +6,12 @@ import os
 from pathlib import Path
 
 from agentq.ops.doctor.roots import Roots
+from tests.unit.host.machines import write_host
 
 _HEALTHY = {
-    "proc/self/limits": (
-        "Limit                     Soft Limit           Hard Limit           Units     \n"
-        "Max processes             96365                96365                processes \n"
-        "Max open files            1024                 1048576              files     \n"
-        "Max pending signals       96365                unlimited            signals   \n"
-    ),
-    "proc/self/cgroup": "3:pids:/user/one\n0::/\n",
-    "proc/loadavg": "0.10 0.20 0.30 1/400 4242\n",
     "proc/sys/fs/file-nr": "3000\t0\t9223372036854775807\n",
-    "proc/sys/kernel/threads-max": "192730\n",
-    "proc/sys/kernel/pid_max": "4194304\n",
-    "proc/sys/net/core/somaxconn": "4096\n",
     "proc/sys/vm/overcommit_memory": "1\n",
-    "proc/sys/vm/max_map_count": "65530\n",
+    "proc/stat": "cpu0 100 0 0 900 0 0 0 0\ncpu1 100 0 0 900 0 0 0 0\n",
     "proc/interrupts": (
         "           CPU0       CPU1       CPU2       CPU3       \n"
         " 24:          9          0          0          0  IO-APIC   5-edge   eth0\n"
@@ -31,7 +21,6 @@ _HEALTHY = {
     "proc/irq/24/smp_affinity_list": "0\n",
     "proc/irq/25/smp_affinity_list": "0-3\n",
     "proc/12/comm": "agentq\n",
-    "sys/fs/cgroup/pids/user/one/pids.max": "max\n",
     "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
     "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
     "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "schedutil\n",
@@ -43,7 +32,7 @@ class Kernel:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.roots = Roots(proc=root / "proc", sys=root / "sys")
+        self.roots = Roots(root=write_host(root))
         for name, text in _HEALTHY.items():
             self.write(name, text)
 

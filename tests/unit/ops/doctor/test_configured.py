@@ -21,7 +21,7 @@ def of(env: str = "production", **overrides: object) -> Settings:
 
 
 def names(findings: Iterator[Finding]) -> list[str]:
-    return [f"{one.severity} {one.name}" for one in findings]
+    return [f"{one.severity} {one.subject}" for one in findings]
 
 
 def test_a_hang_timeout_beyond_the_lease_is_found() -> None:
@@ -93,13 +93,13 @@ def slow_logger(tmp_path: Path) -> Iterator[str]:
 def test_a_logger_that_writes_synchronously_is_found(slow_logger: str) -> None:
     [found] = configured.logs(of())
     assert found.seen == f"logger {slow_logger!r} has a FileHandler, which writes synchronously"
-    assert "QueueHandler" in found.fix
+    assert "QueueHandler" in found.remedy
 
 
 def test_variables_for_debugging_are_found_in_production() -> None:
     given = {"PYTHONASYNCIODEBUG": "1", "PYTHONDEVMODE": "0", "HOME": "/"}
     [found] = configured.variables(of(), given)
-    assert found.fix == "unset PYTHONASYNCIODEBUG"
+    assert found.remedy == "unset PYTHONASYNCIODEBUG"
     assert names(configured.variables(of("development"), given)) == []
     assert names(configured.variables(of(), {})) == []
 

@@ -26,7 +26,7 @@ def test_a_partition_of_a_disk_that_does_not_turn_is_well(kernel: Kernel, data: 
 def test_a_disk_that_turns_is_noted(kernel: Kernel, data: Path) -> None:
     kernel.mount(data, "ext4", turns=True)
     [found] = disk.device(data, kernel.roots, production=True)
-    assert (found.severity, found.name) == ("note", "disk.device")
+    assert (found.severity, found.subject) == ("note", "disk.device")
     assert "is on sda, which says that it turns" in found.seen
 
 
@@ -36,7 +36,7 @@ def test_data_in_memory_is_found(
 ) -> None:
     kernel.mount(data, "tmpfs", turns=None)
     [found] = disk.device(data, kernel.roots, production=production)
-    assert (found.severity, found.name) == (severity, "disk.device")
+    assert (found.severity, found.subject) == (severity, "disk.device")
 
 
 def test_a_device_that_does_not_show_is_said(kernel: Kernel, data: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_device_that_does_not_show_is_said(kernel: Kernel, data: Path) -> None
 def test_room_for_the_next_rewrite_is_asked_for(data: Path) -> None:
     free = os.statvfs(data).f_bavail * os.statvfs(data).f_frsize
     [found] = disk.room(data, needed=2 * free)
-    assert (found.severity, found.name) == ("warning", "disk.room")
+    assert (found.severity, found.subject) == ("warning", "disk.room")
 
 
 def test_the_measured_burst_leaves_nothing_behind(data: Path) -> None:
@@ -72,4 +72,4 @@ def test_the_measured_burst_leaves_nothing_behind(data: Path) -> None:
 def test_a_slow_sync_counts_by_how_often_the_server_waits_for_it(
     mode: str, took_ms: float, names: list[str]
 ) -> None:
-    assert [one.name for one in disk.syncing([1.0] * 10 + [took_ms] * 10, mode)] == names
+    assert [one.subject for one in disk.syncing([1.0] * 10 + [took_ms] * 10, mode)] == names

@@ -20,9 +20,9 @@ def test_interrupts_that_keep_to_other_cores_are_well(kernel: Kernel) -> None:
 def test_one_that_may_come_on_a_workers_core_is_found(kernel: Kernel) -> None:
     kernel.write("proc/irq/24/smp_affinity_list", "0-3\n")
     [one] = found(kernel)
-    assert one.name == "interrupts.affinity"
+    assert one.subject == "interrupts.affinity"
     assert one.seen == "1 interrupts may come on the workers' cores 2-3: 24"  # 25 never came
-    assert one.fix == "for i in 24; do echo 0-1 > /proc/irq/$i/smp_affinity_list; done"
+    assert one.remedy == "for i in 24; do echo 0-1 > /proc/irq/$i/smp_affinity_list; done"
 
 
 def test_without_a_spare_core_there_is_nowhere_to_move_them(kernel: Kernel) -> None:
@@ -39,8 +39,8 @@ def test_irqbalance_is_found_unless_the_workers_cores_are_banned(kernel: Kernel)
     kernel.write("proc/77/comm", "irqbalance\n")
     kernel.write("proc/77/environ", "A=1\0IRQBALANCE_BANNED_CPULIST=2\0")
     [one] = found(kernel)
-    assert (one.severity, one.name) == ("warning", "interrupts.irqbalance")
-    assert "IRQBALANCE_BANNED_CPULIST=2-3" in one.fix
+    assert (one.severity, one.subject) == ("warning", "interrupts.irqbalance")
+    assert "IRQBALANCE_BANNED_CPULIST=2-3" in one.remedy
     kernel.write("proc/77/environ", "IRQBALANCE_BANNED_CPULIST=1-3\0")
     assert found(kernel) == []
 
