@@ -207,9 +207,10 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     def _woken(self, answer: list[bytes] | None) -> bool:
         self._to_ask.extend(queue for queue in self._round() if queue not in self._to_ask)
-        if answer is None or answer[0].decode() == self.store.keys.wake(self.keeper.name):
-            return False
-        queue = answer[0].decode().removeprefix(self.store.keys.reply(""))
+        replies = self.store.keys.reply("")
+        if answer is None or not answer[0].decode().startswith(replies):
+            return False  # its wake key; who only waits for replies takes no lease for this
+        queue = answer[0].decode().removeprefix(replies)
         self.connection._deliver(loads(answer[1].decode()), queue)  # noqa: SLF001 -- kombu's way
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -71,17 +72,26 @@ def _said(found: Functions | None) -> str:
 
 
 @broker.command("acl")
-def acl(app: App = None) -> None:
-    """Print the users of Redis' ACL that producers, workers and the admin need in this cell.
+def acl(
+    app: App = None,
+    passwords: Annotated[
+        Path | None,
+        typer.Option(
+            "--passwords", help="Keep passwords in this file, made where missing; print hashes."
+        ),
+    ] = None,
+) -> None:
+    """Print a server's ACL file: users for producers, workers, the dashboard and the admin.
 
-    Put them into the server's ACL file (or give each to ACL SETUSER) with passwords of your own.
-    None of them may EVAL; only the admin may load functions.
+    Its first line turns off the user that needs no password. No user may EVAL or leave this cell;
+    only the admin may load functions, pause, purge and handle dead letters.
 
-    Example: agentq broker acl >> /etc/redis/users.acl
+    Example: agentq broker acl --passwords /root/agentq-passwords > /etc/redis/users.acl
     """
-    from agentq.ops.acl import Role, line
+    from agentq.ops.acl import kept_passwords, lines
     from agentq.ops.application import any_app
 
     address = any_app(app).address
-    for role in Role:
-        typer.echo(line(role, cell=address.cell, db=address.db))
+    kept = kept_passwords(passwords) if passwords else None
+    for line in lines(cell=address.cell, db=address.db, passwords=kept):
+        typer.echo(line)
