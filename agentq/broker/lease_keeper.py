@@ -27,6 +27,7 @@ import orjson
 
 from agentq.broker import worker_app
 from agentq.broker.build import identity
+from agentq.broker.consumed import Consumed
 from agentq.broker.parking import Parking
 from agentq.broker.terms import Terms
 from agentq.clock import wall_ms
@@ -69,6 +70,7 @@ class LeaseKeeper:
         self.pools: set[str] = set()
         """The queues this process consumes, for its report."""
         self.parking = Parking()
+        self._consumed = Consumed()
         self._store = store
         self._terms = terms
         self._prefix = store.keys.prefix
@@ -246,7 +248,8 @@ class LeaseKeeper:
             "skew_ms": self._skew_ms,
         }
         if name := worker_app.hostname():
-            report["hostname"] = name
+            report |= {"hostname": name, "slots": worker_app.slots()}
+            report |= self._consumed.report(*worker_app.consumption())
         return calls.renew(
             self._prefix, self.name, self._terms.lease_ms, first=first, report=orjson.dumps(report)
         )

@@ -11,7 +11,7 @@ from celery.app.task import Context
 
 from agentq.errors import WorkerLost
 
-_pool = SimpleNamespace(processes=0, hostname="")
+_pool = SimpleNamespace(processes=0, slots=0, hostname="")
 
 _PLAIN_REQUEST = "agentq.broker.request:PlainRequest"
 
@@ -38,7 +38,7 @@ def _note_pool(instance: Any, **_: Any) -> None:
     kind = instance.pool_cls
     forks = isinstance(kind, type) and issubclass(kind, TaskPool)
     _pool.processes = instance.concurrency if forks else 0
-    _pool.hostname = instance.hostname
+    _pool.slots, _pool.hostname = instance.concurrency, instance.hostname
 
 
 def processes() -> int:
@@ -49,6 +49,19 @@ def processes() -> int:
 def hostname() -> str:
     """Return the worker's name, e.g. ``w1@host``; empty in a process that is none."""
     return str(_pool.hostname)
+
+
+def slots() -> int:
+    """Return how many tasks the worker runs at once."""
+    return int(_pool.slots)
+
+
+def consumption() -> tuple[int, int]:
+    """Return how many tasks the worker runs, and how many others it has begun so far."""
+    from celery.worker import state  # noqa: PLC0415 -- producers need none
+
+    running = len(state.active_requests)
+    return running, max(0, state.all_total_count[0] - running)
 
 
 def knows(task: str) -> bool:

@@ -156,6 +156,11 @@ def _print_workers(console: Console, found: CellStatus) -> None:
         )  # fmt: skip
     console.print(table)
     for worker in found.workers:
+        if worker.state == "stalled":
+            console.print(
+                f"  [red]stalled[/red] {worker.name} has room and has taken nothing for "
+                f"{worker.still_ms / 1000:.0f} s, while work waits: see its log"
+            )
         if worker.unwritten:
             console.print(
                 f"  [yellow]blobs[/yellow] of {worker.unwritten} ended steps of {worker.name} "

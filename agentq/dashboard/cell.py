@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentq.broker.app import App
-from agentq.ops.status import CellStatus, Queue, read_status
+from agentq.ops.status import CellStatus, Queue, every_lane, read_status
 from agentq.runs.record import RunStatus, status_of
-from agentq.settings.model import Pool
 from agentq.store.client import Store
 
 RUNS_SHOWN = 25
@@ -47,22 +46,12 @@ def read_cell(aq: App) -> Cell:
     status = read_status(aq.store)
     return Cell(
         status=status,
-        queues=tuple(_all_lanes(status.queues, aq.settings.pools)),
+        queues=tuple(every_lane(status.queues, aq.settings.pools)),
         consumers=Counter(
             pool for worker in status.workers if worker.state == "up" for pool in worker.pools
         ),
         runs=tuple(_last_runs(aq.store)),
     )
-
-
-def _all_lanes(seen: tuple[Queue, ...], pools: Mapping[str, Pool]) -> list[Queue]:
-    """Return the lanes of the settings, empty where not *seen*, then what else was seen."""
-    configured = {
-        (pool, str(lane)): Queue(pool=pool, lane=lane, waiting=0, held=0, oldest_ms=None)
-        for pool, settings in pools.items()
-        for lane in settings.lanes
-    }
-    return list((configured | {(queue.pool, queue.lane): queue for queue in seen}).values())
 
 
 def _last_runs(store: Store) -> list[RunStatus]:

@@ -15,6 +15,7 @@ from tornado.web import url
 from agentq.clock import format_duration
 from agentq.dashboard.cell import Cell, read_cell
 from agentq.errors import BrokerUnavailable
+from agentq.ops.metrics import page
 from agentq.ops.status import Queue
 
 
@@ -76,12 +77,13 @@ class QueueLengths(CellHandler, GetQueueLengths):  # type: ignore[misc]
 
 
 class GuardedMetrics(Metrics):  # type: ignore[misc]
-    """`/metrics`, which Flower shows to anybody, behind the login where there is one."""
+    """`/metrics`: Flower's and the cell's, behind the login where there is one."""
 
     @web.authenticated
     async def get(self) -> None:
-        """Answer as Flower does."""
+        """Answer as Flower does, which would show it to anybody."""
         await super().get()
+        self.write(await asyncio.to_thread(page, self.capp.aq))
 
 
 PAGES = (

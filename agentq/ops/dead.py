@@ -6,7 +6,7 @@ interrupted just does it again: what was done is gone from the letters, and coun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -101,6 +101,8 @@ class Kept:
     """... for `dead.max_number`."""
     too_large: int
     """... for `dead.max_bytes`."""
+    died: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """``pool:lane`` -> letters that were ever added, since the cell began or this was counted."""
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -127,6 +129,11 @@ def kept(number: int, counts: Any) -> Kept:
     return Kept(
         number=number, bytes=count(b"bytes"), too_old=count(b"trimmed:age"),
         too_many=count(b"trimmed:number"), too_large=count(b"trimmed:bytes"),
+        died={
+            name.decode().removeprefix("died:"): int(number)
+            for name, number in pairs.items()
+            if name.startswith(b"died:")
+        },
     )  # fmt: skip
 
 

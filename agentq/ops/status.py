@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,17 +11,21 @@ import orjson
 
 from agentq.broker.routing import LANES
 from agentq.ops.dead import Kept, kept, questions
-from agentq.ops.pausing import Pause, read_pauses
+from agentq.ops.pausing import Kind, Pause, read_pauses
 from agentq.ops.replies import facts as _facts
 from agentq.ops.replies import pairs as _pairs
 from agentq.ops.replies import scored as _scored
 from agentq.runs.record import RunState
+from agentq.settings.model import Pool
 from agentq.store.client import Store
 from agentq.store.replication import Replica, replicas_of
 
 RUNS_COUNTED = 10_000
 """The newest runs, whose states are counted."""
 RUNS_LISTED = 10
+STALLED_MS = 30_000
+"""A worker with room that takes nothing for so long while work waits for it is stalled; it asks for
+work every few seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +68,16 @@ class Worker:
     running: int
     slots: int
     done: int
+    still_ms: int
+    """How long it has taken nothing."""
+    stalled: bool
+    """Whether it took nothing for `STALLED_MS` though it had room and work waited so long."""
     lease_ms: int
     """Left of its lease; below 0 it is taken for dead."""
     skew_ms: int
     """How far its wall clock is ahead of the broker's."""
+    memory: int
+    """Resident, in bytes; its children's is not in it."""
     host: str
     build: str
     """agentq's version there, and the revision of the functions that it was made with."""
@@ -77,9 +87,11 @@ class Worker:
     """Of those that run: ended, and waiting for blob storage that can not be written."""
 
     @property
-    def state(self) -> Literal["up", "lost"]:
-        """Whether it holds its lease."""
-        return "up" if self.lease_ms > 0 else "lost"
+    def state(self) -> Literal["up", "stalled", "lost"]:
+        """Whether it holds its lease, and takes work where there is some."""
+        if self.lease_ms <= 0:
+            return "lost"
+        return "stalled" if self.stalled else "up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,50 +141,64 @@ class CellStatus:
         return tuple(sorted(set(pools) - served))
 
 
-def read_status(store: Store) -> CellStatus:
+def read_status(store: Store, *, brief: bool = False) -> CellStatus:
     """Return the cell's status; some fifteen commands in few round trips, none that blocks it.
+
+    *brief*: without runs, and without what only the server's admin is told.
 
     Raises:
         BrokerUnavailable: no answer in time.
     """
-    keys = store.keys
-    info, config, now, lanes, delayed, dead, counts, workers, known, newest = store.pipeline(
+    keys, counted = store.keys, 0 if brief else RUNS_COUNTED
+    info, now, lanes, delayed, dead, counts, leases, known, newest, *config = store.pipeline(
         [
             ("INFO",),
-            ("CONFIG", "GET", "append*"),
             ("TIME",),
             ("SMEMBERS", keys.lanes()),
             ("HLEN", keys.delayed_messages()),
             *questions(keys),
             ("ZRANGE", keys.workers(), 0, -1, "WITHSCORES"),
             ("ZCARD", keys.runs()),
-            ("ZRANGE", keys.runs(), 0, RUNS_COUNTED - 1, "REV"),
+            ("ZRANGE", keys.runs(), "+inf", "-inf", "BYSCORE", "REV", "LIMIT", 0, counted),
+            *([] if brief else [("CONFIG", "GET", "appendfsync")]),
         ]
     )
     now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
+    queues = _queues(store, [lane.decode() for lane in lanes], now_ms)
+    pauses = read_pauses(store, now_ms)
     return CellStatus(
         broker=_broker(store, info, config),
-        queues=_queues(store, [lane.decode() for lane in lanes], now_ms),
+        queues=queues,
         delayed=delayed,
         dead=kept(dead, counts),
         parked=_parked(store, now_ms),
         retries=_retries(store),
-        pauses=read_pauses(store, now_ms),
-        workers=_workers(store, _scored(workers), now_ms),
+        pauses=pauses,
+        workers=_workers(store, _scored(leases), now_ms, _left_waiting(queues, pauses)),
         runs=_runs(store, [run.decode() for run in newest]),
         runs_known=known,
         recent=_recent(store, [run.decode() for run in newest[:RUNS_LISTED]], now_ms),
     )
 
 
-def _broker(store: Store, info: Any, config: Any) -> Broker:
+def every_lane(seen: Iterable[Queue], pools: Mapping[str, Pool]) -> list[Queue]:
+    """Return the lanes of the settings, empty where not *seen*, then what else was seen."""
+    configured = {
+        (pool, str(lane)): Queue(pool=pool, lane=lane, waiting=0, held=0, oldest_ms=None)
+        for pool, settings in pools.items()
+        for lane in settings.lanes
+    }
+    return list((configured | {(queue.pool, queue.lane): queue for queue in seen}).values())
+
+
+def _broker(store: Store, info: Any, config: list[Any]) -> Broker:
     facts, replicas = _facts(info), replicas_of(info)
     version = facts.get("valkey_version") or facts.get("redis_version", "?")
     name = facts.get("server_name", "redis").capitalize()
     return Broker(
         address=str(store.address),
         server=f"{name} {version}",
-        persistence=_persistence(_pairs(config)),
+        persistence=_persistence(facts, _pairs(config[0]) if config else {}),
         replication=_replication(facts, replicas),
         replicas=replicas,
         memory=int(facts.get("used_memory", 0)),
@@ -181,12 +207,12 @@ def _broker(store: Store, info: Any, config: Any) -> Broker:
     )
 
 
-def _persistence(config: dict[str, str]) -> str:
-    if not config:
-        return "unknown: the server does not tell (CONFIG is not allowed)"
-    if config.get("appendonly") != "yes":
+def _persistence(facts: dict[str, str], config: dict[str, str]) -> str:
+    if facts.get("aof_enabled", "0") == "0":
         return "no append-only file: a restart loses what waits"
     match config.get("appendfsync"):
+        case None:
+            return "append-only file; how often it is synced only this server's admin may ask"
         case "always":
             return "append-only file, fsync always: a crash loses nothing"
         case "everysec":
@@ -274,7 +300,20 @@ def _retries(store: Store) -> dict[str, int]:
     return {pool: count for pool, count in zip(pools, waiting, strict=True) if count}
 
 
-def _workers(store: Store, leases: list[tuple[bytes, float]], now_ms: int) -> tuple[Worker, ...]:
+def _left_waiting(queues: Iterable[Queue], pauses: Iterable[Pause]) -> frozenset[str]:
+    """Return the pools whose work has waited so long that a worker with room had taken it."""
+    paused = {pause.name for pause in pauses if pause.kind is Kind.POOL}
+    old = {queue.pool for queue in queues if (queue.oldest_ms or 0) >= STALLED_MS}
+    return frozenset(old - paused)
+
+
+def _workers(
+    store: Store,
+    leases: list[tuple[bytes, float]],
+    now_ms: int,
+    left: frozenset[str] = frozenset(),
+) -> tuple[Worker, ...]:
+    """Return the workers; *left*: pools whose work waits though it could be taken."""
     names = [name.decode() for name, _ in leases]
     reports = store.pipeline([("HGET", store.keys.worker(name), "report") for name in names])
     found = []
@@ -290,8 +329,11 @@ def _workers(store: Store, leases: list[tuple[bytes, float]], now_ms: int) -> tu
             running=said.get("running", 0),
             slots=said.get("slots", 0),
             done=said.get("done", 0),
+            still_ms=said.get("still_ms", 0),
+            stalled=_is_stalled(said, left),
             lease_ms=int(until) - now_ms,
             skew_ms=said.get("skew_ms", 0),
+            memory=said.get("rss", 0),
             host=said.get("host", ""),
             build=said.get("build", ""),
             allocator=said.get("allocator", ""),
@@ -299,6 +341,12 @@ def _workers(store: Store, leases: list[tuple[bytes, float]], now_ms: int) -> tu
         )
         found.append(worker)
     return tuple(sorted(found, key=lambda worker: worker.name))
+
+
+def _is_stalled(said: dict[str, Any], left: frozenset[str]) -> bool:
+    has_room = said.get("running", 0) < said.get("slots", 0)
+    still = said.get("still_ms", 0) >= STALLED_MS
+    return has_room and still and not left.isdisjoint(said["pools"])
 
 
 def _runs(store: Store, runs: list[str]) -> dict[str, int]:

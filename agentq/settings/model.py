@@ -228,6 +228,15 @@ class Dashboard(Section):
     port: Whole = setting(5555, "port", "Where its pages are", at_least=1, at_most=65_535)
 
 
+class Metrics(Section):
+    """`agentq metrics`."""
+
+    host: Name = setting(
+        "127.0.0.1", "address", "It has no login: beyond loopback only behind one, or a firewall"
+    )
+    port: Whole = setting(9464, "port", "What Prometheus scrapes", at_least=1, at_most=65_535)
+
+
 class Embedded(Section):
     """The server that `agentq up`, `agentq demo` and tests start."""
 
@@ -264,6 +273,7 @@ class Settings(Section):
     log: Log = Log()
     dashboard: Dashboard = Dashboard()
     embedded: Embedded = Embedded()
+    metrics: Metrics = Metrics()
 
     # Where each value that is not a default came from, by dotted key.
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)

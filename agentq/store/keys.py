@@ -112,6 +112,10 @@ class Keys:
         """Return the table of a pool's workers that have room."""
         return f"{self.prefix}idle:{pool}"
 
+    def load(self, pool: str) -> str:
+        """Return what is measured of a pool."""
+        return f"{self.prefix}load:{pool}"
+
     def lanes(self) -> str:
         """Return the set of queues seen."""
         return f"{self.prefix}lanes"

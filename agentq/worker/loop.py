@@ -31,6 +31,7 @@ from celery import signals
 from celery.worker import state as worker_state
 
 from agentq.broker import build, routing
+from agentq.broker.consumed import Consumed
 from agentq.broker.policy import InOrder
 from agentq.clock import milliseconds
 from agentq.errors import BrokerUnavailable
@@ -95,6 +96,7 @@ class Loop:
         self._told = 0
         """How often a signal told this worker to go: the second time means at once."""
         self._leaving = False
+        self._consumed = Consumed()
         self._rejoining: asyncio.Task[None] | None = None
 
     # -- what Celery calls ------------------------------------------------------------------------
@@ -352,11 +354,13 @@ class Loop:
             "hostname": self.hostname,
             "pools": self.pools,
             "cores": sorted(os.sched_getaffinity(0)),
-            "running": len(self.hands) if hasattr(self, "hands") else 0,
-            "slots": self.pool.slots,
+            "slots": 0 if _told_to_stop() else self.pool.slots,  # who drains takes no more
             "suspects": self._suspects.at_once,
             "skew_ms": self._lease.skew_ms if hasattr(self, "_lease") else 0,
-            "done": worker_state.all_total_count[0],
+            **self._consumed.report(
+                len(self.hands) if hasattr(self, "hands") else 0,
+                worker_state.all_total_count[0],
+            ),
         }
         if unwritten := self.aq.blob_endings.waiting:
             report["unwritten"] = unwritten

@@ -277,6 +277,13 @@ def test_a_running_step_is_shown_as_active(watched: tuple[Running, Pages]) -> No
     run.cancel()
 
 
+def test_its_metrics_are_flowers_and_the_cells(watched: tuple[Running, Pages]) -> None:
+    _, pages = watched
+    told = pages.get("/metrics")
+    assert "flower_worker_online" in told
+    assert 'agentq_queue_waiting{lane="high",pool="critical"}' in told
+
+
 def test_read_only_refuses_to_shut_a_worker_down(watched: tuple[Running, Pages]) -> None:
     _, pages = watched
     assert pages.status("/api/worker/shutdown/w@test", method="POST") == 403

@@ -4,6 +4,7 @@
 --   bytes                                of all letters: reason, head and body
 --   max_payload, max_number, max_bytes   the settings, as the last `promote` noted them
 --   trimmed:age, trimmed:number, trimmed:bytes   letters dropped because they were too old, many, large
+--   died:<pool>:<lane>                   letters ever added; it never falls, so its growth is an alert
 
 local DEAD_NUMBER, DEAD_BYTES, MAX_PAYLOAD = 10000, 67108864, 262144 -- until `promote` notes them
 local CUT = 65536
@@ -82,6 +83,7 @@ local function dead(P, reason, f, pool, lane)
   redis.call('XADD', P .. 'dead', '*', 'why', why, 'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b,
     'n', f.n, 't', f.t, 'p', pool, 'l', lane, 'r', f.r, 'j', f.j, 'c', cut)
   redis.call('HINCRBY', P .. 'dead:n', 'bytes', #why + #h + #b)
+  redis.call('HINCRBY', P .. 'dead:n', 'died:' .. pool .. ':' .. lane, 1)
   if f.r ~= '' and string.find(f.h, REFERS, 1, true) then
     redis.call('SET', P .. 'blobs:kept:' .. f.r, now_ms(), 'PX', TEN_YEARS)
   end
