@@ -25,19 +25,30 @@ class Running:
         self._stack = stack
         self.app = self._imported()
 
-    def worker(self, name: str = "w", *, options: tuple[str, ...] = BOTH_POOLS) -> WorkerProcess:
-        """Start one more worker; it ends with the test."""
-        worker = self.new_worker(name, options=options)
+    def worker(
+        self,
+        name: str = "w",
+        *,
+        options: tuple[str, ...] = BOTH_POOLS,
+        inside: tuple[str, ...] = (),
+    ) -> WorkerProcess:
+        """Start one more worker, *inside* a `Machine`; it ends with the test."""
+        worker = self.new_worker(name, options=options, inside=inside)
         worker.start()
         return worker
 
     def new_worker(
-        self, name: str = "w", *, options: tuple[str, ...] = BOTH_POOLS
+        self,
+        name: str = "w",
+        *,
+        options: tuple[str, ...] = BOTH_POOLS,
+        inside: tuple[str, ...] = (),
     ) -> WorkerProcess:
         """Return one that is still to be started."""
         worker = WorkerProcess(
-            f"{self._module}:app", options=("-n", f"{name}@test", *options), env=self.variables
-        )
+            f"{self._module}:app", options=("-n", f"{name}@test", *options), env=self.variables,
+            inside=inside,
+        )  # fmt: skip
         self._stack.callback(worker.close)
         return worker
 

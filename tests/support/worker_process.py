@@ -26,10 +26,15 @@ class WorkerProcess:
         options: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
+        inside: tuple[str, ...] = (),
     ) -> None:
-        """Run *app*; in a *folder*, as the program `celery` does: Python does not look there."""
+        """Run *app*; in a *folder*, as the program `celery` does: Python does not look there.
+
+        *inside*: what the command begins with, to run on a `Machine`.
+        """
         self.app = app
         self.folder = folder
+        self.inside = inside
         self.options = options
         self.env = dict(env or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -44,7 +49,7 @@ class WorkerProcess:
     def start(self, *, wait: bool = True, within: float = 25) -> None:
         """Start it and wait until it is ready, unless it is to end before."""
         self._log.truncate(0)
-        command = [sys.executable, *(("-P",) if self.folder else ()), "-m", "celery"]
+        command = [*self.inside, sys.executable, *(("-P",) if self.folder else ()), "-m", "celery"]
         command += ["-A", self.app, "worker", "-l", "INFO"]
         self._process = subprocess.Popen(
             [*command, *self.options],

@@ -72,10 +72,16 @@ class Ground:
 
     # -- what runs ----------------------------------------------------------------------------------
 
-    def worker(self, kind: str = "ours", *, slots: int = 0) -> WorkerProcess:
-        """Start a worker; it ends with the scenario. *slots*: what runs at once, 0 the usual."""
+    def worker(
+        self, kind: str = "ours", *, slots: int = 0, inside: tuple[str, ...] = ()
+    ) -> WorkerProcess:
+        """Start a worker; it ends with the scenario.
+
+        *slots*: what runs at once, 0 the usual; *inside*: on another `Machine`.
+        """
         options = (*KINDS[kind], "-c", str(slots or SLOTS[kind]))
-        worker = self.running.worker(f"{kind}{len(self._workers)}", options=options)
+        name = f"{kind}{len(self._workers)}"
+        worker = self.running.worker(name, options=options, inside=inside)
         self._workers.append(worker)
         return worker
 
@@ -285,14 +291,21 @@ def ground(
 
 @contextmanager
 def on_server(
-    server: Server, *, url: str | None = None, lease: float = 1.0, **settings: str
+    server: Server,
+    *,
+    url: str | None = None,
+    cell: str | None = None,
+    lease: float = 1.0,
+    **settings: str,
 ) -> Iterator[Ground]:
     """Set the app up on *server*, reached by *url* where that is another way."""
-    cell = uuid4().hex[:12]
+    cell = cell or uuid4().hex[:12]
     chosen = {"WORKER__LEASE": f"{lease:g}s", "WORKER__POLL": "500ms"} | settings
     with tempfile.TemporaryDirectory(prefix="aq-ground-") as folder:
         ledger = Ledger(Path(folder) / "ledger")
-        with running(APP, f"{url or server.url}?cell={cell}", ledger, **chosen) as found:
+        address = url or server.url
+        address += f"{'&' if '?' in address else '?'}cell={cell}"
+        with running(APP, address, ledger, **chosen) as found:
             here = Ground(server=server, cell=cell, running=found)
             try:
                 yield here
