@@ -1,8 +1,8 @@
-"""The memory allocator: find jemalloc, launch with it, and say which one is really live.
+"""The memory allocator: how a process is launched on one, and which one is really live.
 
 What jemalloc buys is memory given back after a burst, and only with the settings below. A wrong
-LD_PRELOAD is merely a line on stderr, hence a probe before launching and a look at what is live
-afterwards.
+LD_PRELOAD is merely a line on stderr, hence a probe before launching (`preload`) and a look at what
+is live afterwards.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import platform
 import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-# For processes with one loop and some threads: few arenas, memory returned after five seconds.
-MALLOC_CONF = "background_thread:true,dirty_decay_ms:5000,muzzy_decay_ms:0,narenas:4"
-_INSTALL = "apt install libjemalloc2, or dnf install jemalloc"
-_PROBE_LIMIT_S = 5
+from agentq.host.preload import find_library, how_to_install
+
+Choice = Literal["jemalloc", "tcmalloc", "glibc"]
+
+# By what a process is: one loop and some threads, or a task at a time on one pinned core.
+MALLOC_CONF: Mapping[str, str] = {
+    "loop": "background_thread:true,dirty_decay_ms:5000,muzzy_decay_ms:0,narenas:4",
+    "prefork": "background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0,narenas:2",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class Allocator:
     """The allocator that serves malloc in this process."""
 
     name: str
-    """"jemalloc", "mimalloc", "glibc", or "unknown"."""
+    """"jemalloc", "tcmalloc", "mimalloc", "glibc", or "unknown"."""
     version: str = ""
     library: Path | None = None
     """The file that malloc's code is mapped from."""
@@ -40,29 +42,33 @@ class Allocator:
     arena_max: str | None = None
     """MALLOC_ARENA_MAX, which only glibc reads."""
 
+    def __str__(self) -> str:
+        """Return e.g. ``jemalloc 5.3.0``."""
+        return f"{self.name} {self.version}".rstrip()
+
 
 def find_jemalloc() -> Path | None:
-    """Return a jemalloc that loads on this machine, else None; runs /bin/true once per candidate.
-
-    It may be there and yet abort: on kernels with large pages, or built for another libc.
-    """
-    if sys.platform != "linux":
-        return None
-    return next((path for path in _candidates() if path.exists() and _loads(path)), None)
+    """Return a jemalloc that loads on this machine, else None."""
+    return find_library("jemalloc")
 
 
 def launch_environment(
-    allocator: Literal["jemalloc", "glibc"], *, environ: Mapping[str, str] = os.environ
+    allocator: Choice,
+    *,
+    kind: Literal["loop", "prefork"] = "loop",
+    environ: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Return the variables to add to *environ* for a process that shall run on *allocator*.
 
-    Settings that the user made are kept; where there is no jemalloc it is glibc with two arenas.
+    Settings that the user made are kept; where *allocator* is missing it is glibc with two arenas.
+    *kind*: our asyncio worker, or one of Celery's prefork pool.
     """
     added = {"MALLOC_ARENA_MAX": environ.get("MALLOC_ARENA_MAX", "2")}
-    if allocator == "jemalloc" and (library := find_jemalloc()):
-        others = [part for part in re.split(r"[: ]", environ.get("LD_PRELOAD", "")) if part]
+    if allocator != "glibc" and (library := find_library(allocator)):
+        others = _split(environ.get("LD_PRELOAD", ""))
         added["LD_PRELOAD"] = ":".join(dict.fromkeys([str(library), *others]))
-        added["MALLOC_CONF"] = environ.get("MALLOC_CONF", MALLOC_CONF)
+        if allocator == "jemalloc":
+            added["MALLOC_CONF"] = environ.get("MALLOC_CONF", MALLOC_CONF[kind])
     return added
 
 
@@ -82,8 +88,12 @@ def live() -> Allocator:
             name="jemalloc",
             version=_jemalloc_version(libc),
             library=library,
-            background_thread=_background_thread(libc),
+            background_thread=_switch(libc, b"background_thread"),
         )
+    if _owns(libc, "tc_version", library):
+        libc.tc_version.restype = ctypes.c_char_p
+        version = libc.tc_version(None, None, None).decode().removeprefix("gperftools ")
+        return Allocator(name="tcmalloc", version=version, library=library)
     if _owns(libc, "mi_version", library):
         return Allocator(name="mimalloc", version=str(libc.mi_version()), library=library)
     if _owns(libc, "gnu_get_libc_version", library):
@@ -94,29 +104,47 @@ def live() -> Allocator:
     return Allocator(name="unknown", library=library)
 
 
-def describe(allocator: Allocator | None = None) -> str:
-    """Return one line on *allocator*, by default the live one, and what would be better."""
+def describe(allocator: Allocator | None = None, *, wanted: Choice = "jemalloc") -> str:
+    """Return one line on *allocator*, by default the live one, and why it is not the *wanted* one.
+
+    The line names the command that installs what is missing.
+    """
     found = allocator or live()
-    if found.name == "jemalloc":
-        preloaded = found.library and found.library.name in os.environ.get("LD_PRELOAD", "")
-        how = "preloaded" if preloaded else "linked in"
-        thread = "on" if found.background_thread else "off"
-        return f"jemalloc {found.version} ({how}), background thread {thread}"
+    if found.name in {"jemalloc", "tcmalloc"}:
+        asked = [Path(part).resolve() for part in _split(os.environ.get("LD_PRELOAD", ""))]
+        how = "preloaded" if found.library in asked else "linked in"
+        on = {True: ", background thread on", False: ", background thread off", None: ""}
+        return f"{found} ({how}){on[found.background_thread]}"
     if found.name == "glibc":
         arenas = f"MALLOC_ARENA_MAX={found.arena_max}" if found.arena_max else "arenas unlimited"
-        hint = "installed, not preloaded" if find_jemalloc() else f"not found: {_INSTALL}"
-        return f"glibc {found.version}, {arenas} (jemalloc {hint})"
-    return " ".join(filter(None, [found.name, found.version, f"allocator ({sys.platform})"]))
+        return f"{found}, {arenas}{_instead(wanted)}"
+    return f"{found} allocator ({sys.platform})"
+
+
+def _split(preload: str) -> list[str]:
+    """Return the files that LD_PRELOAD names."""
+    return [part for part in re.split(r"[: ]", preload) if part]
+
+
+def _instead(wanted: Choice) -> str:
+    if wanted == "glibc":
+        return ""
+    missing = f"not found: {how_to_install(wanted)}"
+    return f" ({wanted} {'installed, not preloaded' if find_library(wanted) else missing})"
 
 
 def enable_background_thread() -> bool:
-    """Let jemalloc return memory by itself; return whether it does, False without jemalloc."""
+    """Let jemalloc return memory by itself; return whether it does, False without jemalloc.
+
+    Where MALLOC_CONF says so: fork leaves that thread behind, and a child has to ask for it again.
+    """
     if live().name != "jemalloc":
         return False
     libc, on = ctypes.CDLL(None), ctypes.c_bool(True)  # noqa: FBT003 -- a C value
-    size = ctypes.c_size_t(ctypes.sizeof(on))
-    libc.mallctl(b"background_thread", None, None, ctypes.byref(on), size)
-    return _background_thread(libc)
+    if _switch(libc, b"opt.background_thread"):
+        size = ctypes.c_size_t(ctypes.sizeof(on))
+        libc.mallctl(b"background_thread", None, None, ctypes.byref(on), size)
+    return _switch(libc, b"background_thread")
 
 
 @functools.cache
@@ -127,42 +155,6 @@ def keep_background_thread_after_fork() -> None:
     """
     if live().background_thread:
         os.register_at_fork(after_in_child=enable_background_thread)
-
-
-def _candidates() -> Iterator[Path]:
-    machine = platform.machine()
-    yield Path(f"/usr/lib/{machine}-linux-gnu/libjemalloc.so.2")  # Debian, Ubuntu
-    yield Path("/usr/lib64/libjemalloc.so.2")  # RHEL, Fedora, SUSE
-    yield Path("/usr/lib/libjemalloc.so.2")  # Alpine, Arch
-    ldconfig = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin")
-    if ldconfig:
-        listed = _run([ldconfig, "-p"]).stdout
-        for match in re.finditer(r"libjemalloc\.so\.2 .*=> (\S+)", listed):
-            yield Path(match[1])
-
-
-def _loads(library: Path) -> bool:
-    """Say whether a program runs with *library*; ld.so only complains on stderr where it cannot."""
-    program = shutil.which("true", path="/bin:/usr/bin") or sys.executable
-    arguments = [] if Path(program).name == "true" else ["-c", ""]
-    done = _run([program, *arguments], {"LD_PRELOAD": str(library), "PATH": "/usr/bin:/bin"})
-    return done.returncode == 0 and not done.stderr
-
-
-def _run(
-    command: list[str], environ: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(  # noqa: S603 -- system programs by fixed names
-            command,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
 def _address(function: Any) -> int:
@@ -192,10 +184,9 @@ def _jemalloc_version(libc: ctypes.CDLL) -> str:
     return (text.value or b"").decode().partition("-")[0]
 
 
-def _background_thread(libc: ctypes.CDLL) -> bool:
+def _switch(libc: ctypes.CDLL, name: bytes) -> bool:
+    """Return what jemalloc says of one of its switches."""
     on = ctypes.c_bool()
     size = ctypes.c_size_t(ctypes.sizeof(on))
-    failed = libc.mallctl(
-        b"background_thread", ctypes.byref(on), ctypes.byref(size), None, ctypes.c_size_t(0)
-    )
+    failed = libc.mallctl(name, ctypes.byref(on), ctypes.byref(size), None, ctypes.c_size_t(0))
     return bool(on.value) and not failed

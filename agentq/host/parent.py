@@ -9,6 +9,8 @@ import os
 import signal
 import sys
 
+from agentq.host.allocator import enable_background_thread
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -46,10 +48,13 @@ def end_with_spawner() -> None:
 def begin_child(folder: str) -> None:
     """Prepare a worker's `multiprocessing` child: it ends with the worker and finds the app.
 
+    It also returns memory while it waits, which fork had made it forget.
+
     *folder* is the worker's current one, in which Celery looks for apps; the child's own may differ
     (``--workdir``). Ctrl-C, which a terminal sends to the child too, is the worker's to answer.
     """
     end_with_spawner()
+    enable_background_thread()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -22,7 +22,7 @@ from agentq.inference.launcher import ModelServer
 from agentq.ops.children import Children, Spec
 from agentq.ops.imitation import AS_IT_IS, Imitation, Small
 from agentq.ops.plan import plan_of
-from agentq.ops.worker_process import RELAUNCHED
+from agentq.ops.worker_process import RELAUNCHED, launch_variables
 from agentq.settings import Settings
 from agentq.settings.masking import mask
 from agentq.store.embedded import EmbeddedServer, default_data_dir
@@ -202,7 +202,7 @@ class Up:
                 self.dashboard_address = line
 
     def _worker(self, pool: str, index: int) -> Spec:
-        own = launch_environment(self._settings.pools[pool].allocator)
+        own = launch_variables(self._settings.pools[pool], self._settings)
         return Spec(
             name=f"{pool}-{index}",
             arguments=(

@@ -14,11 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from agentq.errors import SettingsError
 from agentq.flows.app import AgentQ
 from agentq.host.affinity import pin
-from agentq.host.allocator import describe, launch_environment, live
+from agentq.host.allocator import (
+    describe,
+    keep_background_thread_after_fork,
+    launch_environment,
+    live,
+)
 from agentq.host.limits import raise_open_files
 from agentq.host.numa import set_policy
 from agentq.host.plan import Process, read_plan
@@ -59,12 +65,12 @@ def become_worker(
     settings = aq.settings
     pool = _known(options.pools, settings)
     name = options.name or f"{'+'.join(options.pools)}-{options.index}@{socket.gethostname()}"
-    _under_its_allocator(pool)  # begins anew, hence before anything is narrowed
+    _under_its_allocator(pool, settings)  # begins anew, hence before anything is narrowed
     limits = raise_open_files()
     seat = _seat(aq, options)
     pinned = _seated(seat, options, pool)
     logs.configure(settings.log.level, settings.log.format, process=name)
-    line = f"{name}: {pinned}; {describe()}; {limits}"
+    line = f"{name}: {pinned}; {describe(wanted=pool.allocator)}; {limits}"
     return _run(aq, options, name, seat, lambda: announce(line))
 
 
@@ -108,11 +114,19 @@ def _seated(seat: Process | None, options: WorkerOptions, pool: Pool) -> str:
     return "; ".join(said)
 
 
-def _under_its_allocator(pool: Pool) -> None:
-    """Start this very command again with jemalloc, which has to be there before Python is."""
-    if pool.allocator != "jemalloc" or live().name == "jemalloc" or RELAUNCHED in os.environ:
+def launch_variables(pool: Pool, settings: Settings) -> dict[str, str]:
+    """Return the variables by which a worker of *pool* comes to its allocator."""
+    kind: Literal["loop", "prefork"] = (
+        "prefork" if settings.worker.stock_pool == "prefork" else "loop"
+    )
+    return launch_environment(pool.allocator, kind=kind)
+
+
+def _under_its_allocator(pool: Pool, settings: Settings) -> None:
+    """Start this very command again with its allocator, which has to be there before Python is."""
+    if pool.allocator in {"glibc", live().name} or RELAUNCHED in os.environ:
         return
-    added = launch_environment("jemalloc")
+    added = launch_variables(pool, settings)
     if "LD_PRELOAD" in added:
         os.environ.update(added)
         os.environ[RELAUNCHED] = "1"  # once, whatever comes of it
@@ -128,6 +142,8 @@ def _run(
     ready: Callable[[], None],
 ) -> int:
     from celery import signals  # noqa: PLC0415 -- after the exec, not twice
+
+    keep_background_thread_after_fork()
 
     def on_ready(**_: object) -> None:
         ready()

@@ -98,6 +98,20 @@ class Worker(Section):
     stock_pool: Literal["prefork", "threads", "solo"] | None = setting(
         None, "prefork, threads or solo", "Run under Celery's own pool; unset: our asyncio pool"
     )
+    slots_mode: Literal["fixed", "adaptive"] = setting(
+        "fixed",
+        "fixed or adaptive",
+        "adaptive: fewer slots while the loop is late or memory is short, up to `slots` else",
+    )
+    warm_timeout: Duration = setting(
+        30 * S, "duration", "One @aq.warm function; the worker then starts without it", at_least=MS
+    )
+    spare: Whole = setting(
+        1,
+        "processes",
+        'For steps of kind="cpu": warmed, to take the place of one that ends',
+        at_least=0,
+    )
 
 
 class Pool(Section):
@@ -115,8 +129,10 @@ class Pool(Section):
     lanes: Annotated[tuple[Lane, ...], BeforeValidator(split_list), AfterValidator(distinct)] = (
         setting(("high", "normal", "long", "low"), "names", "Read in this order")
     )
-    allocator: Literal["jemalloc", "glibc"] = setting(
-        "jemalloc", "jemalloc or glibc", "jemalloc where the machine has it: memory stays flat"
+    allocator: Literal["jemalloc", "tcmalloc", "glibc"] = setting(
+        "jemalloc",
+        "jemalloc, tcmalloc or glibc",
+        "jemalloc gives memory back after a burst; glibc where the machine lacks it",
     )
     cpus: Annotated[Cores, AfterValidator(distinct)] | None = setting(
         None, "cores", "Cores that its processes are pinned to; unset: placed for you"

@@ -12,7 +12,7 @@ from agentq.cli.main import app
 def test_settings_as_json_name_value_unit_and_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTQ_WORKER__SLOTS", "50")
     shown = CliRunner().invoke(app, ["settings", "worker.slots", "--json"])
-    [one] = orjson.loads(shown.stdout)
+    one, *_ = orjson.loads(shown.stdout)  # and those whose name begins so
     assert (one["key"], one["value"], one["unit"], one["source"]) == (
         "worker.slots", 50, "steps", "AGENTQ_WORKER__SLOTS",
     )  # fmt: skip
