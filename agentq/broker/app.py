@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from functools import cached_property
-from typing import Any, overload
+from functools import cached_property, partial
+from typing import Any, TypeVar, overload
 
 from celery import Celery, signals
 
@@ -23,17 +23,19 @@ from agentq.broker.publisher import Publisher
 from agentq.broker.services import Services
 from agentq.broker.step import Step, kind_of
 from agentq.broker.task import Task
+from agentq.broker.warming import Warmer, warmer
 from agentq.clock import DurationLike, milliseconds, parse_duration
-from agentq.errors import BrokerNotConfigured, DefinitionError
+from agentq.errors import DefinitionError
 from agentq.settings import Settings, load_settings
 from agentq.store import fail_points, skew
 from agentq.store.address import Address, parse
 from agentq.store.client import Store
-from agentq.store.embedded import default_data_dir, find_running
+from agentq.store.locate import broker_url
 
 signals.worker_process_init.connect(skew.leave_it_to_another)
 
 StepFunction = Callable[..., Any]
+F = TypeVar("F", bound=Callable[[], Any])
 _DEFAULT_BACKOFF = timedelta(seconds=1)
 EMBED = "agentq.embed"
 """Name of the built-in batching task."""
@@ -135,6 +137,7 @@ class App:
         fail_points.chosen()  # one that there is not is refused here, as a wrong setting is
         self.steps: dict[str, Step] = {}
         self.batches: list[Batches] = []
+        self.warmers: list[Warmer] = []
         self._services: dict[int, Services] = {}
         self.celery = CeleryApp(name, set_as_current=True)
         self.celery.aq = self
@@ -157,15 +160,7 @@ class App:
     @property
     def broker_url(self) -> str:
         """Return the broker's URL: the one that is set, else the embedded server's."""
-        if url := self.settings.require_broker():
-            return url
-        data_dir = self.settings.embedded.data_dir or default_data_dir()
-        if url := find_running(data_dir):
-            return url
-        raise BrokerNotConfigured(
-            f"no broker: broker.url is not set and no embedded server runs in {data_dir}; "
-            "start one with `agentq up`, or set AGENTQ_BROKER__URL=agentq://127.0.0.1:6379/0"
-        )
+        return broker_url(self.settings)
 
     @cached_property
     def store(self) -> Store:
@@ -186,7 +181,8 @@ class App:
         """End what the steps on this loop shared; safe twice."""
         for batches in self.batches:
             await batches.close()
-        await self.services().close()
+        if services := self._services.pop(threading.get_ident(), None):
+            await services.close()  # forgotten: another thread may get this one's number
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -298,6 +294,35 @@ class App:
             return self._declare(one_at_a_time(function, batches), **options)
 
         return declare
+
+    @overload
+    def warm(self, function: F, /) -> F: ...
+
+    @overload
+    def warm(self, /, *, kind: str = "worker") -> Callable[[F], F]: ...
+
+    def warm(self, function: Any = None, /, *, kind: str = "worker") -> Any:
+        """Declare what a worker does before it is ready, so that no first step waits for it.
+
+        Imports, connections, tables, the model client (``await aq.services().client()``). What
+        fails is said and left out. Not run under Celery's own pools.
+
+        Args:
+            function: one without arguments: an `async def` runs on the steps' loop, a `def` in a
+                thread.
+            kind: ``"cpu"``: in each process for steps of that kind, also in one that takes
+                another's place; a `def`.
+
+        Raises:
+            DefinitionError: the function takes arguments, or does not fit the kind.
+        """
+        if function is None:
+            return partial(self._warm, kind=kind)
+        return self._warm(function, kind)
+
+    def _warm(self, function: F, kind: str) -> F:
+        self.warmers.append(warmer(function, kind))
+        return function
 
     # -- under a stock tracer ---------------------------------------------------------------------
 

@@ -50,7 +50,8 @@ class Hands:
         """Keep the parts."""
         self._parts = parts
         self._suspects = suspects
-        self._slots = slots
+        self.slots = slots
+        """How many run at once; 0: none is taken."""
         self._complete = complete
         self._tracer = Tracer(parts)
         self._running: dict[bytes, tuple[asyncio.Task[None], Delivery]] = {}
@@ -77,7 +78,7 @@ class Hands:
 
     def room(self) -> int:
         """Return how many more may be taken."""
-        room = self._slots - len(self._running) + len(self._alone)
+        room = self.slots - len(self._running) + len(self._alone)
         if self.has_threads:
             # Few are held that can not start: another worker may have a thread for them.
             threads = self._parts.threads

@@ -20,7 +20,8 @@ from agentq.store import calls, skew
 from agentq.timing.deadline import BrokerClock
 
 if TYPE_CHECKING:
-    from agentq.store.client import Store
+    from agentq.settings import Settings
+    from agentq.store.client import AsyncStore, Store
 
 logger = logging.getLogger(__name__)
 
@@ -116,3 +117,17 @@ class Lease:
         self.skew_ms = skew.learn(self._store.address, now_ms, asked_ms)
         self._clock.learn(now_ms, (asked + time.monotonic()) / 2)
         return bool(held)
+
+
+async def release(store: AsyncStore, worker: str, settings: Settings) -> None:
+    """Give up the lease of *worker*; what was held under it starts elsewhere, uncharged.
+
+    Raises:
+        BrokerUnavailable: the broker did not answer.
+    """
+    call = calls.release(
+        store.keys.prefix, worker, died=False,
+        limit=settings.broker.delivery_limit, keep_ms=milliseconds(settings.runs.keep),
+    )  # fmt: skip
+    while await store.call(call) >= calls.HANDED_BACK:
+        pass

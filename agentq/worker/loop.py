@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import random
@@ -33,8 +32,10 @@ from celery.worker import state as worker_state
 from agentq.broker import build, routing
 from agentq.broker.consumed import Consumed
 from agentq.broker.policy import InOrder
-from agentq.clock import milliseconds
+from agentq.broker.warming import places
 from agentq.errors import BrokerUnavailable
+from agentq.host.allocator import live
+from agentq.host.process import rss_bytes
 from agentq.store import calls
 from agentq.store.client import AsyncStore, Store
 from agentq.store.multiplexer import Multiplexer
@@ -44,7 +45,8 @@ from agentq.worker.event_loop import loop_factory
 from agentq.worker.exhaustion import Exhaustion
 from agentq.worker.hands import Hands
 from agentq.worker.joined import JoinReader
-from agentq.worker.leases import Lease
+from agentq.worker.leases import Lease, release
+from agentq.worker.load import NO_MEMORY, LoadWatch, memory_limit
 from agentq.worker.parts import Parts
 from agentq.worker.processes import Processes
 from agentq.worker.pump import Pump
@@ -55,10 +57,12 @@ from agentq.worker.suspects import Suspects
 from agentq.worker.sweeper import Sweeper
 from agentq.worker.threads import Threads
 from agentq.worker.waker import Waker
+from agentq.worker.warmup import keep_what_is_there, warm_worker
 from agentq.worker.watch import LoopWatch
 
 if TYPE_CHECKING:
     from agentq.flows.app import AgentQ
+    from agentq.settings import Pool, Settings
 
 logger = logging.getLogger(__name__)
 
@@ -90,13 +94,14 @@ class Loop:
         self.blueprint = Described(self)
         self.worker = self._new_name()
         self._ready_callback = init_callback
-        self._settings = self.aq.settings
+        self._settings: Settings = self.aq.settings
         self._clock = BrokerClock()
         self._suspects = Suspects(app=self.aq, hostname=hostname, clock=self._clock)
-        self._told = 0
-        """How often a signal told this worker to go: the second time means at once."""
+        self._allocator = str(live())
+        self._told = 0  # how often a signal told this worker to go: the second time means at once
         self._leaving = False
         self._consumed = Consumed()
+        self._unended = 0  # steps that the drain did not wait for
         self._rejoining: asyncio.Task[None] | None = None
 
     # -- what Celery calls ------------------------------------------------------------------------
@@ -165,9 +170,8 @@ class Loop:
         settings = self._settings
         self._threads = Threads(count=self.controller.thread_count())
         self._processes = self._new_processes()
-        self._events = TaskEvents(
-            enabled=bool(self.controller.task_events), on_error=self._on_error
-        )
+        events = bool(self.controller.task_events)
+        self._events = TaskEvents(enabled=events, on_error=self._on_error)
         cell = Multiplexer(self._store)
         parts = Parts(
             app=self.aq,
@@ -186,7 +190,7 @@ class Loop:
             store=self._new_store(),
             worker=self.worker,
             pools=self.pools,
-            selection=InOrder(self._lanes()),
+            selection=InOrder(self._pool.lanes if self._pool else routing.LANES),
             hands=self.hands,
             on_lost=self._on_lost,
             on_error=self._on_error,
@@ -196,23 +200,24 @@ class Loop:
         )
         self._exhaustion = Exhaustion(pump=self._pump, hands=self.hands)
         self._waker = Waker(
-            address=self.aq.address,
-            worker=self.worker,
-            lease=settings.worker.lease,
-            on_work=self._woken,
-            on_cancel=self.hands.cancel_run,
-        )
+            address=self.aq.address, worker=self.worker, lease=settings.worker.lease,
+            on_work=self._woken, on_cancel=self.hands.cancel_run,
+        )  # fmt: skip
         self._sweeper = Sweeper(store=self._store, settings=settings, clock=self._clock)
+        self._load = LoadWatch(
+            hands=self.hands, limit_bytes=memory_limit(self._pool, self.controller.seat),
+            children=lambda: self._processes.pids, on_room=self._pump.wake, on_full=self._leave,
+            adaptive=settings.worker.slots_mode == "adaptive",
+        )  # fmt: skip
         self._watch = LoopWatch(loop=self._loop, hands=self.hands)
         self._sidecar = Sidecar(consumer=self, events=self._events, handlers=handlers(self))
 
     def _start_services(self) -> list[asyncio.Task[None]]:
-        return [
-            self._loop.create_task(self._pump.run(), name="agentq-pump"),
-            self._loop.create_task(self._waker.run(), name="agentq-waker"),
-            self._loop.create_task(self._sweeper.run(), name="agentq-sweeper"),
-            self._loop.create_task(self._exhaustion.run(), name="agentq-exhaustion"),
-        ]
+        running = {
+            "pump": self._pump.run(), "waker": self._waker.run(), "sweeper": self._sweeper.run(),
+            "load": self._load.run(), "exhaustion": self._exhaustion.run(),
+        }  # fmt: skip
+        return [self._loop.create_task(run, name=f"agentq-{name}") for name, run in running.items()]
 
     async def _warm(self) -> None:
         """Do before readiness what the first step would wait for."""
@@ -220,11 +225,11 @@ class Loop:
         if self.hands.has_threads:
             self._threads.start()
         await self._processes.start()
+        within = self._settings.worker.warm_timeout
+        await warm_worker(self.aq.warmers, self._threads, within=within)
         with contextlib.suppress(BrokerUnavailable):  # the pump waits for it
             await self._store.command("PING")
-        gc.collect()
-        gc.freeze()  # what exists now is never garbage: do not look at it again
-        gc.set_threshold(self._settings.worker.gc_threshold, 50, 50)
+        keep_what_is_there(self._settings.worker.gc_threshold)
 
     async def _beat(self) -> None:
         """Say that the loop moves, from before the warm-up to the end."""
@@ -237,7 +242,7 @@ class Loop:
         while not _told_to_stop():
             for service in services:
                 if service.done():
-                    service.result()  # a service ends only by an error: the process goes with it
+                    service.result()  # one that ends by an error takes the process with it
             await asyncio.sleep(TICK)
 
     async def _drain(self) -> None:
@@ -251,7 +256,12 @@ class Loop:
                 break
             await asyncio.sleep(0.02)
         self._leaving = True
+        self._unended = len(self.hands)
         await self.hands.leave(within=2)
+
+    def _leave(self) -> None:
+        if not _told_to_stop():
+            worker_state.should_stop = NO_MEMORY
 
     async def _shut(self, services: list[asyncio.Task[None]]) -> None:
         self._leaving = True
@@ -271,14 +281,12 @@ class Loop:
         self._lease_store.close()
 
     async def _release(self) -> None:
-        settings = self._settings
-        call = calls.release(
-            self._store.keys.prefix, self.worker, died=False,
-            limit=settings.broker.delivery_limit, keep_ms=milliseconds(settings.runs.keep),
-        )  # fmt: skip
+        if worker_state.should_stop == NO_MEMORY and self._unended:
+            # Not released they become suspects: one may be the cause, and would fill every worker.
+            logger.warning("what runs here starts elsewhere, alone, when the lease ends")
+            return
         try:
-            while await self._store.call(call) >= calls.HANDED_BACK:
-                pass
+            await release(self._store, self.worker, self._settings)
         except BrokerUnavailable as error:
             logger.warning("%s; what this worker held is free when its lease ends", error)
 
@@ -349,18 +357,20 @@ class Loop:
 
     def _report(self) -> bytes:
         """Return what the worker says of itself with each renewal."""
+        begun = hasattr(self, "hands")
         report = {
             **build.identity(),
             "hostname": self.hostname,
             "pools": self.pools,
             "cores": sorted(os.sched_getaffinity(0)),
-            "slots": 0 if _told_to_stop() else self.pool.slots,  # who drains takes no more
+            "slots": self.hands.slots if begun and not _told_to_stop() else 0,
             "suspects": self._suspects.at_once,
             "skew_ms": self._lease.skew_ms if hasattr(self, "_lease") else 0,
             **self._consumed.report(
-                len(self.hands) if hasattr(self, "hands") else 0,
-                worker_state.all_total_count[0],
+                len(self.hands) if begun else 0, worker_state.all_total_count[0]
             ),
+            "rss": rss_bytes(os.getpid()),
+            "allocator": self._allocator,
         }
         if unwritten := self.aq.blob_endings.waiting:
             report["unwritten"] = unwritten
@@ -368,10 +378,10 @@ class Loop:
 
     # -- what the settings say --------------------------------------------------------------------
 
-    def _lanes(self) -> Sequence[str]:
-        """Return the lanes of the first pool, in the order to read them."""
-        pool = self._settings.pools.get(self.pools[0])
-        return pool.lanes if pool is not None else routing.LANES
+    @property
+    def _pool(self) -> Pool | None:
+        """Return what the settings say of the first pool; None: a plain Celery queue."""
+        return self._settings.pools.get(self.pools[0])
 
     def _new_processes(self) -> Processes:
         """Return the processes for steps of kind="cpu"; none where no step is."""
@@ -379,7 +389,10 @@ class Loop:
             step.function.__module__ for step in self.aq.steps.values() if step.kind == "cpu"
         }
         cores = self.controller.child_cores() if modules else ()
-        return Processes(cores=cores, modules=sorted(modules))
+        return Processes(
+            cores=cores, modules=sorted(modules), warmers=places(self.aq.warmers),
+            spare=self._settings.worker.spare,
+        )  # fmt: skip
 
 
 def _told_to_stop() -> bool:

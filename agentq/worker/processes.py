@@ -3,7 +3,8 @@
 They come from a fork server: a fork of a process with uvloop and threads hangs. Each has an
 executor of its own, so that a step behind its deadline can be ended by ending its process, and
 only that. Each has a slot, which says on which cores it runs; who takes its place runs there too.
-They end with the worker, however it ends, and the fork server with the last of them.
+Spare ones, started and warmed as well, take the slot of one that ends: nobody waits for an import.
+All end with the worker, however it ends, and the fork server with the last of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import logging
 import multiprocessing
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -27,6 +29,7 @@ from agentq.host.limits import fullest
 from agentq.host.numa import policy, set_policy
 from agentq.host.parent import begin_child
 from agentq.worker.contained import guarded
+from agentq.worker.warmup import warm_child
 
 logger = logging.getLogger(__name__)
 
@@ -53,13 +56,6 @@ def _how_it_ended(executor: ProcessPoolExecutor, process: BaseProcess) -> str:
     return f"was ended by signal {-code} ({signal.strsignal(-code)})"
 
 
-def _warm(modules: list[str]) -> bool:
-    """Import the step modules, so that the first step does not wait for them."""
-    for module in modules:
-        import_module(module)
-    return True
-
-
 def _begin(folder: str, cores: tuple[int, ...]) -> None:
     begin_child(folder)
     with contextlib.suppress(SettingsError):  # taken away since it was planned: where it may run
@@ -71,25 +67,50 @@ def _begin(folder: str, cores: tuple[int, ...]) -> None:
 
 class _Child(NamedTuple):
     process: BaseProcess
-    slot: int
+    slot: int | None
+    """None: a spare one."""
 
 
 class Processes:
     """A fixed number of single-step processes; none is started before `start`."""
 
-    def __init__(self, *, cores: Sequence[tuple[int, ...]], modules: list[str]) -> None:
-        """Take the logical cores of each, by slot, and what to import in it."""
+    def __init__(
+        self,
+        *,
+        cores: Sequence[tuple[int, ...]],
+        modules: list[str],
+        warmers: Sequence[tuple[str, str]] = (),
+        spare: int = 0,
+    ) -> None:
+        """Take the logical cores of each, by slot, and what to import and then to call in it.
+
+        Args:
+            cores: of each slot.
+            modules: imported.
+            warmers: called, by module and name.
+            spare: as many more are kept for when one ends; none where there are no slots.
+        """
         self._cores = cores
+        self._spare = spare if cores else 0
+        self._spares: deque[ProcessPoolExecutor] = deque()
         self._modules = modules
+        self._warmers = list(warmers)
         self._context = multiprocessing.get_context("forkserver")
         self._free: asyncio.Queue[ProcessPoolExecutor] = asyncio.Queue()
         self._all: dict[ProcessPoolExecutor, _Child] = {}
         self._refills: set[asyncio.Task[None]] = set()
 
+    @property
+    def pids(self) -> list[int]:
+        """Return the process ids of those that run or wait for a step."""
+        return [child.process.pid for child in self._all.values() if child.process.pid]
+
     async def start(self) -> None:
         """Start and warm the processes; safe twice."""
         for slot in range(len(self._all), len(self._cores)):
             self._free.put_nowait(await self._new(slot))
+        while len(self._spares) < self._spare:
+            self._spares.append(await self._new(None))
 
     async def stop(self) -> None:
         """End the processes; safe twice."""
@@ -98,6 +119,7 @@ class Processes:
         for executor in self._all:
             self._end(executor)
         self._all.clear()
+        self._spares.clear()
         self._free = asyncio.Queue()
 
     async def run(self, task: Any, arguments: list[Any], *, begins: Callable[[], None]) -> Any:
@@ -139,22 +161,32 @@ class Processes:
             except BrokenProcessPool:
                 self._replace(executor)
 
-    async def _new(self, slot: int) -> ProcessPoolExecutor:
+    async def _new(self, slot: int | None) -> ProcessPoolExecutor:
+        everywhere = tuple(sorted({core for cores in self._cores for core in cores}))
         executor = ProcessPoolExecutor(
             1,
             mp_context=self._context,
             initializer=_begin,
-            initargs=(str(Path.cwd()), self._cores[slot]),
+            initargs=(str(Path.cwd()), everywhere if slot is None else self._cores[slot]),
         )
-        warmed = asyncio.get_running_loop().run_in_executor(executor, _warm, self._modules)
+        warmed = asyncio.get_running_loop().run_in_executor(
+            executor, warm_child, self._modules, self._warmers
+        )
         # There is no public way to a busy executor's process.
         [process] = executor._processes.values()  # noqa: SLF001
         self._all[executor] = _Child(process, slot)
         await warmed
         return executor
 
+    def _serve(self, executor: ProcessPoolExecutor, slot: int) -> None:
+        """Have a spare process take a slot, and run on its cores."""
+        child = self._all[executor] = self._all[executor]._replace(slot=slot)
+        with contextlib.suppress(SettingsError, ProcessLookupError):  # as `_begin`; it has ended
+            pin(self._cores[slot], pid=child.process.pid)
+        self._free.put_nowait(executor)
+
     def _replace(self, executor: ProcessPoolExecutor) -> None:
-        """End a process now and start another in a task of its own.
+        """End a process now, let a spare one serve, and start another in a task of its own.
 
         Who asks may be cancelled a second time, and the place must not be lost with it.
         """
@@ -162,21 +194,29 @@ class Processes:
         child = self._all.pop(executor, None)
         if child is None:  # all are being ended
             return
-        refill = self._refill(child.slot)
+        slot = child.slot
+        if slot is not None and self._spares:
+            self._serve(self._spares.popleft(), slot)
+            slot = None
+        refill = self._refill(slot)
         task = asyncio.get_running_loop().create_task(refill, name="agentq-cpu-process")
         self._refills.add(task)
         task.add_done_callback(self._refills.discard)
 
-    async def _refill(self, slot: int) -> None:
+    async def _refill(self, slot: int | None) -> None:
         while True:
             try:
-                self._free.put_nowait(await self._new(slot))
+                executor = await self._new(slot)
             except (BrokenProcessPool, OSError, RuntimeError) as error:  # no thread to watch it
                 logger.error(  # noqa: TRY400
                     "no process for steps of kind 'cpu': %s; trying again", fullest(error)
                 )
                 await asyncio.sleep(_BETWEEN_TRIES)
             else:
+                if slot is None:
+                    self._spares.append(executor)
+                else:
+                    self._free.put_nowait(executor)
                 return
 
     def _end(self, executor: ProcessPoolExecutor) -> None:

@@ -213,6 +213,8 @@ def test_status_shows_broker_persistence_queues_workers_and_runs(user: Home) -> 
         assert worker["pid"] == user.one_process(f"--pool {name.removesuffix('-0')} ")
         assert set(worker["cores"]) == os.sched_getaffinity(worker["pid"])
         assert worker["lease_ms"] > 0
+        assert worker["allocator"].partition(" ")[0] == ("jemalloc" if find_jemalloc() else "glibc")
+        assert 20e6 < worker["memory"] < 2e9
     assert found["runs"]["done"] >= 1
 
 

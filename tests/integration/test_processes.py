@@ -27,10 +27,10 @@ def place_of(_: None) -> tuple[int, list[int]]:
 
 
 def with_some(
-    use: Callable[[Processes], Awaitable[None]], *, cores: tuple[int, ...] = (0,)
+    use: Callable[[Processes], Awaitable[None]], *, cores: tuple[int, ...] = (0,), spare: int = 0
 ) -> None:
     async def main() -> None:
-        processes = Processes(cores=[(core,) for core in cores], modules=[__name__])
+        processes = Processes(cores=[(core,) for core in cores], modules=[__name__], spare=spare)
         try:
             await processes.start()
             async with asyncio.timeout(30):
@@ -94,3 +94,25 @@ def test_a_process_and_the_one_in_its_place_run_on_the_cores_of_their_slot() -> 
                 """Ask until another is in its place."""
 
     with_some(use, cores=cores)
+
+
+def test_a_spare_process_takes_the_place_of_one_that_is_ended() -> None:
+    async def use(processes: Processes) -> None:
+        first, *others = await asyncio.gather(*(run(processes, 0.02) for _ in range(4)))
+        assert set(others) == {first}, "a spare process takes no step beside those that serve"
+        [spare] = set(processes.pids) - {first}
+        begun = asyncio.Event()
+        step = asyncio.create_task(run(processes, 60, begun))
+        await begun.wait()
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        assert await run(processes, 0) == spare
+        while len(set(processes.pids)) < 2:  # noqa: ASYNC110 -- another one is being started
+            await asyncio.sleep(0.02)
+        assert first not in processes.pids
+        os.kill(spare, 9)
+        await asyncio.sleep(0.1)
+        assert await run(processes, 0) not in {first, spare}
+
+    with_some(use, spare=1)

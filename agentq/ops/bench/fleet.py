@@ -8,7 +8,6 @@ of steps stand hands that end at once what they are handed. What is left out is 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -24,6 +23,7 @@ from agentq.store.address import Address
 from agentq.store.calls import Call
 from agentq.store.client import AsyncStore, Store
 from agentq.timing.deadline import BrokerClock
+from agentq.worker.event_loop import loop_factory
 from agentq.worker.pump import Pump
 from agentq.worker.waker import Waker
 
@@ -156,7 +156,7 @@ class Fleet:
             return 0
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory("uvloop")) as runner:
             runner.run(self._main())
 
     async def _main(self) -> None:
@@ -170,11 +170,3 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(worker.store.close() for worker in self.workers))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    with contextlib.suppress(ImportError):
-        import uvloop  # noqa: PLC0415 -- an extra
-
-        return uvloop.new_event_loop
-    return asyncio.new_event_loop
