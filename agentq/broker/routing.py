@@ -7,11 +7,12 @@ message without a priority is `normal`: kombu would make it the highest.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-from kombu import Exchange, Queue
+from typing import TYPE_CHECKING, Any
 
 from agentq.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from kombu import Queue
 
 LANES = ("high", "normal", "long", "low")
 DEFAULT_LANE = "normal"
@@ -44,6 +45,8 @@ def priority_of(lane: str) -> int:
 
 def queues(pools: Iterable[str]) -> list[Queue]:
     """Return the Celery queues of these pools, all on the anonymous exchange."""
+    from kombu import Exchange, Queue  # noqa: PLC0415 -- a command that shows lanes needs no kombu
+
     return [Queue(name, exchange=Exchange(""), routing_key=name) for name in pools]
 
 

@@ -38,10 +38,10 @@ def init(
 
     Example: AGENTQ_BROKER__URL=agentq://agentq-admin:PASSWORD@host:6379/0 agentq broker init
     """
-    from agentq.ops.application import any_app
+    from agentq.ops.application import cell_of
     from agentq.store import library
 
-    store = any_app(app).store
+    store = cell_of(app)
     found = store.find_functions() if check else store.ensure_functions()
     there = found is not None and found.revision >= library.REVISION
     if as_json:
@@ -89,9 +89,9 @@ def acl(
     Example: agentq broker acl --passwords /root/agentq-passwords > /etc/redis/users.acl
     """
     from agentq.ops.acl import kept_passwords, lines
-    from agentq.ops.application import any_app
+    from agentq.ops.application import cell_of
 
-    address = any_app(app).address
+    address = cell_of(app).address
     kept = kept_passwords(passwords) if passwords else None
     for line in lines(cell=address.cell, db=address.db, passwords=kept):
         typer.echo(line)

@@ -166,9 +166,9 @@ def _drop(store: Store, chosen: Iterable[str], as_json: bool) -> None:  # noqa: 
 
 
 def _store(app: str | None) -> Store:
-    from agentq.ops.application import any_app
+    from agentq.ops.application import cell_of
 
-    return any_app(app).store
+    return cell_of(app)
 
 
 def _wanted(reason: str, task: str, pool: str, since: str | None) -> Wanted:

@@ -40,11 +40,11 @@ def resume(kind: What, name: Name, app: App = None, as_json: Json = False) -> No
 
     Example: agentq resume step shop.pay
     """
-    from agentq.ops.application import any_app
+    from agentq.ops.application import cell_of
     from agentq.ops.pausing import Kind
     from agentq.ops.pausing import resume as end
 
-    done = end(any_app(app).store, Kind(kind), name)
+    done = end(cell_of(app), Kind(kind), name)
     if as_json:
         _print({"kind": kind, "name": name, "resumed": done.paused, "messages": done.brought_back})
     elif not done.paused:

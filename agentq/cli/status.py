@@ -11,7 +11,6 @@ from agentq.cli.options import App, Json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentq.flows.app import AgentQ
     from agentq.ops.status import CellStatus
 
 _GOOD = {"done", "up"}
@@ -34,22 +33,20 @@ def status(
 
     Example: agentq status --json | jq '.queues[] | select(.waiting > 1000)'
     """
-    from agentq.ops.application import any_app
-
-    aq = any_app(app)
     if run is not None:
-        _show_run(aq, run, as_json=as_json)
+        _show_run(app, run, as_json=as_json)
     else:
-        _show_cell(aq, as_json=as_json)
+        _show_cell(app, as_json=as_json)
 
 
-def _show_run(aq: AgentQ, run_id: str, *, as_json: bool) -> None:
+def _show_run(app: str | None, run_id: str, *, as_json: bool) -> None:
     import orjson
     from rich.console import Console
 
     from agentq.cli.show_run import print_run, run_as_json
+    from agentq.ops.application import any_app
 
-    handle = aq.run(run_id)
+    handle = any_app(app).run(run_id)
     found, events = handle.status(), handle.history()
     if as_json:
         typer.echo(orjson.dumps(run_as_json(found, events)).decode())
@@ -60,10 +57,11 @@ def _show_run(aq: AgentQ, run_id: str, *, as_json: bool) -> None:
     print_run(console, found, events)
 
 
-def _show_cell(aq: AgentQ, *, as_json: bool) -> None:
+def _show_cell(app: str | None, *, as_json: bool) -> None:
+    from agentq.ops.application import cell_of
     from agentq.ops.status import read_status
 
-    found = read_status(aq.store)
+    found = read_status(cell_of(app))
     if as_json:
         import orjson
 
@@ -146,13 +144,23 @@ def _print_workers(console: Console, found: CellStatus) -> None:
         return
     console.print("[bold]Workers[/bold]")
     table = plain_table(
-        "worker", "pools", ">process", "cores", ">running", ">slots", ">done", "lease"
+        "worker",
+        "pools",
+        ">process",
+        "cores",
+        ">running",
+        ">slots",
+        ">done",
+        ">memory",
+        "allocator",
+        "lease",
     )
     for worker in found.workers:
         lease = f"{worker.lease_ms / 1000:.0f} s left" if worker.lease_ms > 0 else "[red]lost[/red]"
         table.add_row(
             worker.name, ", ".join(worker.pools), str(worker.pid), format_cores(worker.cores),
-            str(worker.running), str(worker.slots), str(worker.done), lease,
+            str(worker.running), str(worker.slots), str(worker.done),
+            f"{worker.memory / 2**20:.0f} MB", worker.allocator.partition(" ")[0], lease,
         )  # fmt: skip
     console.print(table)
     for worker in found.workers:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentq.errors import AgentQError, DefinitionError
-from agentq.flows.app import AgentQ
 from agentq.settings import load_settings
+from agentq.store.address import parse
+from agentq.store.client import Store
+from agentq.store.locate import broker_url
+
+if TYPE_CHECKING:
+    from agentq.flows.app import AgentQ
 
 DEMO = "tasks.research:aq"
 """The worked example that comes with agentq."""
@@ -25,6 +31,8 @@ def load_app(name: str | None) -> AgentQ:
     Raises:
         DefinitionError: nothing is named, or there is no such module, attribute or app in it.
     """
+    from agentq.flows.app import AgentQ  # noqa: PLC0415 -- `cell_of` does without
+
     name = name or load_settings().app
     if not name:
         raise DefinitionError(
@@ -48,7 +56,25 @@ def any_app(name: str | None) -> AgentQ:
     Raises:
         DefinitionError: as `load_app`, where one is named.
     """
+    from agentq.flows.app import AgentQ  # noqa: PLC0415 -- as below
+
     return load_app(name) if name or load_settings().app else AgentQ("agentq")
+
+
+def cell_of(name: str | None) -> Store:
+    """Return the cell of the app that is named, else the one that the settings name.
+
+    Without an app Celery is not imported, which costs more than reading a cell does.
+
+    Raises:
+        DefinitionError: as `load_app`, where one is named.
+        BrokerNotConfigured: no broker is set and no embedded one runs.
+    """
+    settings = load_settings()
+    if name or settings.app:
+        return load_app(name).store
+    address = parse(broker_url(settings), cell=settings.broker.cell)
+    return Store(address=address, timeout=settings.broker.timeout)
 
 
 def demo_folder() -> Path:
@@ -88,6 +114,8 @@ def _imported(module_name: str, name: str) -> object:
 
 
 def _no_app(module_name: str, attribute: str, names: dict[str, object]) -> str:
+    from agentq.flows.app import AgentQ  # noqa: PLC0415 -- `cell_of` does without
+
     apps = [key for key, value in names.items() if isinstance(value, AgentQ)]
     hint = (
         f"it has {', '.join(f'{module_name}:{key}' for key in apps)}"

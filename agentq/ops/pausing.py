@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from agentq.clock import milliseconds
 from agentq.errors import DeadLettersFull
-from agentq.flows.app import AgentQ
 from agentq.store import calls
 from agentq.store.calls import Fitting
 from agentq.store.client import Store
+
+if TYPE_CHECKING:
+    from agentq.flows.app import AgentQ
 
 BROUGHT_BACK_AT_ONCE = 250
 LOOKED_AT_ONCE = 100

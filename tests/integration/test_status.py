@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from agentq.ops.status import read_status
@@ -76,3 +80,24 @@ def test_what_a_crash_may_cost_is_said(cell: Cell, breakable_server: Server) -> 
     breakable_server.client.config_set("appendonly", "no")
     careless = read_status(Cell(breakable_server.url).store).broker
     assert careless.persistence == "no append-only file: a restart loses what waits"
+
+
+@pytest.mark.parametrize("command", [["status"], ["dead", "list"], ["resume", "pool", "shared"]])
+def test_a_command_that_reads_the_cell_imports_neither_celery_nor_what_comes_with_it(
+    url: str, command: list[str]
+) -> None:
+    code = (
+        "import sys; from agentq.cli.main import app; "
+        "app(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command],
+        env=os.environ | {"AGENTQ_ENV": "test", "AGENTQ_BROKER__URL": url},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=25,
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "agentq.store.client" in loaded
+    assert not loaded & {"celery", "kombu", "flower", "uvloop", "httpx2", "agentq.flows.app"}
