@@ -1,6 +1,7 @@
 """`agentq bench`: plain Celery prefork and agentq, measured in one run on the same server.
 
-Beside it, what can be said of agentq alone: `functions`, `herd`, `delayed`, `reconnect`, `shares`.
+Beside it, what can be said of agentq alone: `functions`, `herd`, `delayed`, `reconnect`, `shares`,
+`memory`, `coldstart`, `isolation`, `slots`.
 
 The measured processes import this package for their steps, so its public names load when they are
 first used: plain Celery is measured with nothing of agentq's broker in memory.
@@ -11,19 +12,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentq.ops.bench.coldstart import measure_coldstart
     from agentq.ops.bench.delayed import measure_delayed
     from agentq.ops.bench.driver import run_bench
     from agentq.ops.bench.figures import figures_as_json, render_figures
     from agentq.ops.bench.functions import functions_as_json, measure_functions, render_functions
     from agentq.ops.bench.herd import measure_herd
+    from agentq.ops.bench.isolation import measure_isolation
+    from agentq.ops.bench.memory import measure_memory
     from agentq.ops.bench.reconnect import measure_reconnect
     from agentq.ops.bench.report import as_json, render
     from agentq.ops.bench.rows import Row, Test
     from agentq.ops.bench.shares import measure_shares
+    from agentq.ops.bench.slots import measure_slots
 
 __all__ = [
-    "Row", "Test", "as_json", "figures_as_json", "functions_as_json", "measure_delayed",
-    "measure_functions", "measure_herd", "measure_reconnect", "measure_shares", "render",
+    "Row", "Test", "as_json", "figures_as_json", "functions_as_json", "measure_coldstart",
+    "measure_delayed", "measure_functions", "measure_herd", "measure_isolation", "measure_memory",
+    "measure_reconnect", "measure_shares", "measure_slots", "render",
     "render_figures", "render_functions", "run_bench",
 ]  # fmt: skip
 
@@ -36,6 +42,10 @@ _HOMES = {
     "measure_delayed": "delayed",
     "measure_herd": "herd",
     "measure_reconnect": "reconnect",
+    "measure_memory": "memory",
+    "measure_slots": "slots",
+    "measure_isolation": "isolation",
+    "measure_coldstart": "coldstart",
     "measure_shares": "shares",
     "render_figures": "figures",
     "measure_functions": "functions",

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Self
@@ -28,6 +28,8 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - made private by mkdtemp
 _PRODUCER_TIMEOUT_S = 120.0
 _POLL_S = 0.005
 _LOG_LINES = 15
+_READY = "; open files:"
+"""In the line of a worker that is ready."""
 # What the caller's shell says about agentq or Celery must not reach the measured processes.
 _FOREIGN = ("AGENTQ_", "CELERY_", "FLOWER_")
 
@@ -35,14 +37,28 @@ _FOREIGN = ("AGENTQ_", "CELERY_", "FLOWER_")
 class Worker:
     """A worker's process tree under measurement."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        """Watch *process* and its descendants."""
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        """Watch *process* and its descendants; *log* is what it writes."""
         self.pid = process.pid
         self._process = process
+        self._log = log
 
     def memory(self) -> Memory:
         """Return the memory of the whole tree."""
         return memory(self.pid)
+
+    def await_ready(self, *, timeout_s: float) -> None:
+        """Return when an agentq worker has said that it takes work.
+
+        Raises:
+            BenchFailed: it did not within *timeout_s*, or it ended.
+        """
+        end = time.monotonic() + timeout_s
+        while _READY not in self._log.read_text(encoding="utf-8", errors="replace"):
+            self.require_alive()
+            if time.monotonic() > end:
+                raise BenchFailed(f"the worker was not ready within {timeout_s:.0f} s")
+            time.sleep(_POLL_S)
 
     def require_alive(self) -> None:
         """Raise `BenchFailed` if the worker has ended by itself."""
@@ -63,6 +79,7 @@ class Arena:
         self.test = test
         self._program = program
         self._stack = contextlib.ExitStack()
+        self._started = 0
 
     def __enter__(self) -> Self:
         """Start the server and make an empty ledger."""
@@ -97,16 +114,23 @@ class Arena:
         return Row.figure(self.test, self.system.name, measure, unit, value, n)
 
     @contextlib.contextmanager
-    def worker(self) -> Iterator[Worker]:
-        """Start the system's worker; end its tree at the end.
+    def worker(
+        self, command: list[str] | None = None, environment: Mapping[str, str] | None = None
+    ) -> Iterator[Worker]:
+        """Start *command*, by default the system's worker; end its tree at the end.
+
+        *environment* is added to what the system's processes get.
 
         A `BenchFailed` from inside leaves with the last lines of the worker's log.
         """
-        log = self._folder / "worker.log"
+        self._started += 1
+        log = self._folder / f"worker-{self._started}.log"
         with log.open("wb") as output:
-            process = self._start(self.system.worker(self.test), output, subprocess.STDOUT)
+            process = self._start(
+                command or self.system.worker(self.test), output, subprocess.STDOUT, environment
+            )
         try:
-            yield Worker(process)
+            yield Worker(process, log)
         except BenchFailed as failure:
             raise BenchFailed(f"{failure}\nworker log:\n{_tail(log)}") from failure
         finally:
@@ -147,14 +171,16 @@ class Arena:
             raise BenchFailed(f"the producer of {job!r} failed:\n{_tail(log)}")
         return [Row.from_json(row) for row in json.loads(output)]
 
-    def await_steps(self, count: int, *, worker: Worker, timeout_s: float) -> Tally:
-        """Return the tally once *count* steps ran.
+    def await_steps(
+        self, count: int, *, worker: Worker, timeout_s: float, mark: Mark = Mark.STEP
+    ) -> Tally:
+        """Return the tally once *count* steps of *mark* ran.
 
         Raises:
             BenchFailed: if they did not within *timeout_s* or the worker ended.
         """
         end = time.monotonic() + timeout_s
-        while (tally := self.ledger.read(Mark.STEP)).count < count:
+        while (tally := self.ledger.read(mark)).count < count:
             worker.require_alive()
             if time.monotonic() > end:
                 raise BenchFailed(
@@ -164,11 +190,15 @@ class Arena:
         return tally
 
     def _start(
-        self, command: list[str], output: int | IO[bytes], errors: int | IO[bytes]
+        self,
+        command: list[str],
+        output: int | IO[bytes],
+        errors: int | IO[bytes],
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 -- our own modules, under this interpreter
             command,
-            env=self._environment(),
+            env={**self._environment(), **(environment or {})},
             cwd=self._folder,  # no config/ of the caller's
             stdin=subprocess.DEVNULL,
             stdout=output,

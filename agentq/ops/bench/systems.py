@@ -95,7 +95,7 @@ class System:
         """Return the command of the worker for *test*: one process that has all the work."""
         if self.name == BASELINE:
             return _celery_worker(test, self.sizes)
-        return _agentq_worker()
+        return worker_of("agentq.ops.bench.agentq_app:aq")
 
     def environment(self, *, url: str, socket: Path, test: Test) -> Mapping[str, str]:
         """Return what producer and worker need to find the server."""
@@ -158,10 +158,11 @@ def _celery_worker(test: Test, sizes: Sizes) -> list[str]:
     ]
 
 
-def _agentq_worker() -> list[str]:
+def worker_of(app: str, *, pool: str = "shared", slots: int = _SLOTS) -> list[str]:
+    """Return the command of an agentq worker of *app*, ``module:attribute``."""
     return [
-        *(sys.executable, "-m", "agentq", "worker", "--pool", "shared"),
-        *("--slots", str(_SLOTS), "-A", "agentq.ops.bench.agentq_app:aq"),
+        *(sys.executable, "-m", "agentq", "worker", "--pool", pool),
+        *("--slots", str(slots), "-A", app),
     ]
 
 
