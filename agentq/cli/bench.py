@@ -35,6 +35,9 @@ def bench(
         Path | None,
         typer.Option(help="valkey-server or redis-server; default: as `agentq up` finds it."),
     ] = None,
+    payload: Annotated[
+        int, typer.Option(help="Bytes of the large messages that `functions` measures with.")
+    ] = 200_000,
     as_json: Json = False,
 ) -> None:
     """Measure agentq beside plain Celery on this machine: figures, ratios, targets.
@@ -42,8 +45,8 @@ def bench(
     Everything durable as designed, results stored, private servers of one program. Takes about four
     minutes; each figure stands beside how busy the machine was.
 
-    `agentq bench functions` prints instead how long each of our functions holds the server at most:
-    over 5 ms is marked, and fails. `agentq bench herd`: what idle workers cost each message;
+    `agentq bench functions` prints instead how long each of our functions holds the server at most,
+    with small messages and with large ones: over 5 ms is marked, and fails. `agentq bench herd`: what idle workers cost each message;
     `delayed`: what 100,000 delayed tasks cost a worker, and how late they come; `reconnect`: when
     a fleet is back that lost its broker; `memory`: what a worker keeps of a burst, under jemalloc
     beside glibc, and after 100,000 runs; `coldstart`: how much later a new worker's first step
@@ -55,7 +58,7 @@ def bench(
     Example: agentq bench drain fanin --json > bench.json
     """
     if tests == ["functions"]:
-        functions(server=server, as_json=as_json)
+        functions(server=server, payload=payload, as_json=as_json)
         return
     if tests and len(tests) == 1 and tests[0] in FIGURES:
         figures(tests[0], server=server, as_json=as_json)
@@ -86,11 +89,11 @@ def figures(name: str, *, server: Path | None, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def functions(*, server: Path | None, as_json: bool) -> None:
+def functions(*, server: Path | None, payload: int, as_json: bool) -> None:
     """Print how long each function holds the server; exit 1 where one is over the limit."""
     from agentq.ops.bench import functions_as_json, measure_functions, render_functions
 
-    held = measure_functions(server=server)
+    held = measure_functions(server=server, payload=payload)
     typer.echo(functions_as_json(held) if as_json else render_functions(held))
     if not all(one.within for one in held):
         raise typer.Exit(1)

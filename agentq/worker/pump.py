@@ -44,7 +44,7 @@ _SAID_EVERY_S = 10.0
 """Between two lines about retries that are held."""
 
 GROUP_MOST, GROUP_ARGUMENTS, GROUP_BYTES = 32, 2000, 1 << 20
-"""Completions, their arguments and bytes of results that one call carries: keeps it under 5 ms."""
+"""Completions, their arguments and bytes that one call carries: keeps it under 5 ms."""
 
 
 class Outgoing(NamedTuple):
@@ -321,13 +321,13 @@ def group(outgoing: Sequence[Outgoing]) -> list[tuple[Call, list[str]]]:
         if last[1] != calls.COMPLETE:
             result.append((last, [task_id]))
             continue
-        result_bytes = len(last[-1]) if isinstance(last[-1], bytes) else 0  # its document
-        fits = size + len(last) <= GROUP_ARGUMENTS and large + result_bytes <= GROUP_BYTES
+        weight = sum([len(arg) for arg in last if type(arg) is bytes])
+        fits = size + len(last) <= GROUP_ARGUMENTS and large + weight <= GROUP_BYTES
         if len(held) == GROUP_MOST or not fits:
             flush()
         held.append(last)
         ids.append(task_id)
         size += len(last)
-        large += result_bytes
+        large += weight
     flush()
     return result

@@ -63,33 +63,54 @@ local function count_parked(P, name, by, since)
   end
 end
 
--- Takes delayed messages out of their table, as {fields, pool, lane}, in order; what is there no
--- more is left out. `stays(member, fields, pool)`: true of what is only to have no due time any more.
-local function undelay(P, members, stays)
-  local found, gone, counts = {}, {}, {}
-  if not members[1] then return found end
-  local there = redis.call('HMGET', P .. 'delayed:m', unpack(members))
-  redis.call('ZREM', P .. 'delayed', unpack(members))
-  for k, member in ipairs(members) do
-    local f, pool, lane
-    if there[k] then f, pool, lane = unpacked(there[k]) end
-    if f and not (stays and stays(member, f, pool)) then
-      if f.back then redis.call('ZREM', P .. 'retries:' .. pool, member) end
-      if f.r ~= '' then redis.call('SREM', P .. 'delayed:r:' .. f.r, member) end
-      if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
-      tally(counts, pool, lane, kind_of(f), #there[k], -1)
-      found[#found + 1], gone[#gone + 1] = { f, pool, lane }, member
+-- Forgets that a message of so many packed bytes is delayed, wherever else that is noted.
+local function uncount(P, counts, member, f, pool, lane, bytes)
+  if f.back then redis.call('ZREM', P .. 'retries:' .. pool, member) end
+  if f.r ~= '' then redis.call('SREM', P .. 'delayed:r:' .. f.r, member) end
+  if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
+  tally(counts, pool, lane, kind_of(f), bytes, -1)
+end
+
+-- Takes delayed messages out of their table, as {fields, pool, lane}, in order, until it has read
+-- `limit` bytes; what is there no more is left out. `stays(member, fields, pool)`: true of what is only
+-- to have no due time any more. Returns also how many of the members it has done with, and their bytes.
+local function undelay(P, members, limit, stays)
+  local found, gone, counts, size, done, last = {}, {}, {}, 0, 0, nil
+  while done < #members and size < limit do
+    local to = done + few(#members - done, last)
+    last = 0
+    for k, bytes in ipairs(redis.call('HMGET', P .. 'delayed:m', unpack(members, done + 1, to))) do
+      if bytes then
+        local member, f, pool, lane = members[done + k], unpacked(bytes)
+        if not (stays and stays(member, f, pool)) then
+          uncount(P, counts, member, f, pool, lane, #bytes)
+          found[#found + 1], gone[#gone + 1] = { f, pool, lane }, member
+        end
+        last = last + #bytes
+      end
     end
+    done, size = to, size + last
   end
+  if done > 0 then redis.call('ZREM', P .. 'delayed', unpack(members, 1, done)) end
   if gone[1] then redis.call('HDEL', P .. 'delayed:m', unpack(gone)) end
   write_counts(P, counts)
-  return found
+  return found, done, size
+end
+
+-- Takes one out that was read before; returns whether it was still there.
+local function take_delayed(P, member, f, pool, lane, bytes)
+  local counts = {}
+  if redis.call('HDEL', P .. 'delayed:m', member) == 0 then return false end
+  redis.call('ZREM', P .. 'delayed', member)
+  uncount(P, counts, member, f, pool, lane, bytes)
+  write_counts(P, counts)
+  return true
 end
 
 -- Delays a message, with the fields of an entry; one of that id and retry takes the place of the other.
 local function delay(P, f, pool, lane, due)
   local member, bytes, counts = f.i .. '#' .. f.n, packed(f, pool, lane), {}
-  if redis.call('HEXISTS', P .. 'delayed:m', member) == 1 then undelay(P, { member }) end
+  if redis.call('HEXISTS', P .. 'delayed:m', member) == 1 then undelay(P, { member }, PIECE) end
   redis.call('ZADD', P .. 'delayed', due, member)
   redis.call('HSET', P .. 'delayed:m', member, bytes)
   if f.r ~= '' then
@@ -129,10 +150,11 @@ local function take_aside(P, list, bytes, pool, lane)
   write_counts(P, counts)
 end
 
--- Lifts a pause piece by piece: moves at most `most` messages of its list back, or PIECE bytes, in
--- order, and forgets the pause with the last. Returns how many it moved and how many are left.
-local function bring_back(P, pause, most, woken)
-  local list, counts, moved, size = P .. 'aside:' .. pause, {}, 0, 0
+-- Lifts a pause piece by piece: moves at most `most` messages of its list back, in order, until with
+-- `size` bytes moved before it is PIECE of them, and forgets the pause with the last. Returns how many it
+-- moved, how many are left, and the bytes.
+local function bring_back(P, pause, most, size, woken)
+  local list, counts, moved = P .. 'aside:' .. pause, {}, 0
   while moved < most and size < PIECE do
     local bytes = redis.call('LPOP', list)
     if not bytes then break end
@@ -145,5 +167,5 @@ local function bring_back(P, pause, most, woken)
   write_counts(P, counts)
   local left = redis.call('LLEN', list)
   if left == 0 then redis.call('HDEL', P .. 'paused', pause) end
-  return moved, left
+  return moved, left, size
 end

@@ -1,6 +1,6 @@
 -- A delivery in the hands of a worker: ended, read, handed back.
 
-local HANDED_BACK = 250 -- at most, by one call: 11 us each
+local HANDED_BACK = 250 -- at most, by one call: 11 us each; of large ones PIECE bytes
 
 -- Ends a delivery: true where this worker still owned it. The entry's id is the fence, since every
 -- hand-over to another worker is a new entry; an acked entry can not be acked again.
@@ -11,12 +11,12 @@ local function settle(stream, entry)
 end
 
 -- Moves one pending entry of a stream to where it is handed out again; dead after `limit` attempts.
--- `charge`: 1 = counts as an attempt; `suspect`: 1 = it may be what its process died of.
+-- `charge`: 1 = counts as an attempt; `suspect`: 1 = it may be what its process died of. Returns its bytes.
 local function give_back(P, lane, stream, entry, charge, suspect, limit, keep, now, woken)
   local found = redis.call('XRANGE', stream, entry, entry)
   if not found[1] then
     redis.call('XACK', stream, GROUP, entry)
-    return
+    return 0
   end
   local f = fields_of(found[1])
   local attempts, suspected = f.a + charge, f.s + suspect
@@ -35,23 +35,26 @@ local function give_back(P, lane, stream, entry, charge, suspect, limit, keep, n
   end
   redis.call('XACK', stream, GROUP, entry)
   redis.call('XDEL', stream, entry)
+  return #f.h + #f.b
 end
 
 -- Empties one worker's hands: its pending entries are handed out again, then its lease is gone.
+-- Returns how many were, and whether there may be more: then the lease is still there.
 local function hand_back(P, worker, charge, suspect, limit, keep, now)
-  local woken, count = {}, 0
+  local woken, count, size = {}, 0, 0
   for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
     for _, kind in ipairs({ 'r:', 's:' }) do
       local stream = P .. kind .. lane
       if redis.call('EXISTS', stream) == 1 then
         local pending = redis.call('XPENDING', stream, GROUP, '-', '+', HANDED_BACK - count, worker)
         for _, entry in ipairs(pending) do
-          give_back(P, lane, stream, entry[1], charge, suspect, limit, keep, now, woken)
+          size = size + give_back(P, lane, stream, entry[1], charge, suspect, limit, keep, now, woken)
           count = count + 1
+          if size >= PIECE then break end
         end
-        if count >= HANDED_BACK then
+        if count >= HANDED_BACK or size >= PIECE then
           wake_all(P, woken, now)
-          return count
+          return count, true
         end
         -- Only here: deleting a consumer drops what is pending under its name.
         redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, worker)
@@ -64,5 +67,5 @@ local function hand_back(P, worker, charge, suspect, limit, keep, now)
   end
   redis.call('DEL', P .. 'worker:' .. worker, P .. 'wake:' .. worker)
   wake_all(P, woken, now)
-  return count
+  return count, false
 end

@@ -1,13 +1,40 @@
 -- Fan-ins, and the members of large groups that wait for a place in their lane.
 
 local STAGE_TTL = 600000
+local SPILLED = 200 -- members of an opened group, at most, that a call takes into their lane
 
-local function release(P, join, count, now, woken)
-  if count <= 0 then return end
-  local members = redis.call('LPOP', P .. 'join:' .. join .. ':wait', count)
-  if members then
-    for _, bytes in ipairs(members) do put(P, unpack_message(bytes), now, woken) end
+-- In `woken`, beside the pools by name: how many more members each fan-in may queue. They are queued
+-- once, at the end of a call, which may end members of many fan-ins.
+local MEMBERS = 1
+
+local function release(join, count, woken)
+  local more = woken[MEMBERS] or {}
+  woken[MEMBERS] = more
+  more[join] = (more[join] or 0) + count
+end
+
+-- Queues what `release` gathered, PIECE bytes of it, and of each fan-in one at least: with none under way
+-- it would stand still. The others are owed (field `owed`), and come with the next outcomes.
+local function queue_members(P, more, now, woken)
+  local size = 0
+  for join, count in pairs(more) do
+    local key, left = P .. 'join:' .. join, count
+    while left > 0 and (left == count or size < PIECE) do
+      local bytes = redis.call('LPOP', key .. ':wait')
+      if not bytes then break end
+      put(P, unpack_message(bytes), now, woken)
+      left, size = left - 1, size + #bytes
+    end
+    if left > 0 and redis.call('EXISTS', key .. ':wait') == 1 then redis.call('HINCRBY', key, 'owed', left) end
   end
+end
+
+-- Ends a call: queues what fan-ins may queue, and wakes workers of the pools that have new work.
+local function wake_all(P, woken, now)
+  local more = woken[MEMBERS]
+  woken[MEMBERS] = nil
+  if more then queue_members(P, more, now, woken) end
+  for pool, count in pairs(woken) do wake(P, pool, math.min(count, 16), now) end
 end
 
 local function finish_join(P, join, now, woken)
@@ -57,7 +84,7 @@ local function open_join(P, argv, i, now, woken, fits)
     if fresh and redis.call('EXISTS', P .. 'stage:' .. group) == 1 then
       redis.call('RENAME', P .. 'stage:' .. group, waiting)
       redis.call('PEXPIRE', waiting, ttl)
-      release(P, join, at_once, now, woken)
+      release(join, at_once, woken)
     end
   else
     for n = 1, tonumber(members) do
@@ -83,11 +110,12 @@ end
 -- Counts one outcome, each index once; the last one enqueues the body.
 local function part(P, join, index, outcome, now, woken)
   local key = P .. 'join:' .. join
-  local v = redis.call('HMGET', key, 'state', 'width', 'more')
+  local v = redis.call('HMGET', key, 'state', 'width', 'more', 'owed')
   if v[1] ~= 'open' or redis.call('HSETNX', key .. ':res', index, outcome) == 0 then return end
   local done = redis.call('HINCRBY', key, 'done', 1)
   if done == 1 then redis.call('PEXPIRE', key .. ':res', redis.call('PTTL', key)) end
-  release(P, join, 1, now, woken)
+  if v[4] then redis.call('HDEL', key, 'owed') end
+  release(join, 1 + (v[4] or 0), woken)
   if tonumber(v[2]) >= 0 and done >= tonumber(v[2]) + tonumber(v[3]) then finish_join(P, join, now, woken) end
 end
 
@@ -102,16 +130,24 @@ local function set_width(P, join, width, more, now, woken)
   end
 end
 
--- Takes the next chunk of opened groups into their lane; called by `fetch` when a lane runs low.
-local function spill(P, lane, now)
+-- Takes the next chunk of opened groups into their lane, until it has `limit` bytes; called by `fetch`
+-- when a lane runs low. Returns the bytes.
+local function spill(P, lane, now, limit)
   local open = P .. 'open:' .. lane
   local group = redis.call('LINDEX', open, 0)
-  if not group then return end
+  if not group then return 0 end
   local key = P .. 'group:' .. group
-  local members = redis.call('LPOP', key, 200)
-  if members then
-    local woken = {}
-    for _, bytes in ipairs(members) do put(P, unpack_message(bytes), now, woken) end
+  local count, size, woken, last = 0, 0, {}, nil
+  while count < SPILLED and size < limit do
+    local members = redis.call('LPOP', key, few(SPILLED - count, last))
+    if not members then break end
+    last = 0
+    for _, bytes in ipairs(members) do
+      put(P, unpack_message(bytes), now, woken)
+      last = last + #bytes
+    end
+    count, size = count + #members, size + last
   end
   if redis.call('EXISTS', key) == 0 then redis.call('LPOP', open) end
+  return size
 end

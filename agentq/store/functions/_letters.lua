@@ -54,10 +54,10 @@ local function letters_room(P)
 end
 
 -- Drops the oldest letters where they are older than `oldest` (an id), too many or too large
--- together, a piece of them a call; the newest stays.
-local function trim_to_fit(P, oldest)
-  local read = 0
+-- together, a piece of them a call, in which `read` bytes were moved before; the newest stays.
+local function trim_to_fit(P, read, oldest)
   for _ = 1, TRIMMED do
+    if read >= PIECE then return end
     local number, bytes, there = letters_room(P)
     local dropped
     if number < 0 then
@@ -68,7 +68,6 @@ local function trim_to_fit(P, oldest)
       dropped = trim(P, 'age', oldest)
     end
     read = read + (dropped or PIECE)
-    if read >= PIECE then return end
   end
 end
 
@@ -87,7 +86,7 @@ local function dead(P, reason, f, pool, lane)
   if f.r ~= '' and string.find(f.h, REFERS, 1, true) then
     redis.call('SET', P .. 'blobs:kept:' .. f.r, now_ms(), 'PX', TEN_YEARS)
   end
-  trim_to_fit(P)
+  trim_to_fit(P, 0)
 end
 
 -- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields

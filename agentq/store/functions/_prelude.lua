@@ -12,11 +12,20 @@
 --      not charged, but from the first time on it is a suspect, which workers run alone
 
 local GROUP = 'w'
-local PIECE = 2097152 -- bytes of messages after which a call ends, so that large ones hold nobody up
+local PIECE = 1048576 -- bytes of messages after which a call ends, so that large ones hold nobody up
+local FEW = 4         -- messages read at first, as what they weigh is known only then: 256 KiB each at most
 
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- How many of at most `most` messages to read next, where those read last had `last` bytes together
+-- (nil: none were). More would save nothing: a read costs 2 us.
+local function few(most, last)
+  local count = FEW
+  if last then count = last > PIECE / 16 and 1 or 2 * FEW end
+  return math.min(count, most)
 end
 
 local function make_queue(P, key, lane)
@@ -85,8 +94,4 @@ end
 local function unpack_message(bytes)
   local v = cmsgpack.unpack(bytes)
   return { pool = v[1], lane = v[2], due = v[3], id = v[4], run = v[5], join = v[6], h = v[7], b = v[8] }
-end
-
-local function wake_all(P, woken, now)
-  for pool, count in pairs(woken) do wake(P, pool, math.min(count, 16), now) end
 end

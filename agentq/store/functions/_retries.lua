@@ -32,7 +32,8 @@ local function retry_settings(P)
   return (tonumber(percent) or BUDGET) / 100, (tonumber(least) or PER_SECOND) / 1000
 end
 
--- Takes as many tokens as there are, `most` at most; returns how many, and when to look for more.
+-- Takes as many tokens as there are, `most` at most, or gives some back (`most` is below 0); returns how
+-- many it took, and when to look for more.
 local function take_tokens(P, pool, most, now)
   local load = P .. 'load:' .. pool
   local share, least = retry_settings(P)

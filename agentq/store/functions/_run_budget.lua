@@ -37,20 +37,23 @@ local function joins_of(run, f)
   return names
 end
 
--- Ends one delivery with its effects: ARGV[i..n] = stream, entry, run, keep_ms, effects. See
--- `complete` for what it returns.
-local function complete_one(P, argv, i, n, now, woken, spent)
+-- Ends one delivery with its effects: ARGV[i..n] = stream, entry, run, keep_ms, effects; `read`: bytes
+-- of messages that this call read before. Returns what `complete` does, and the bytes that it read.
+local function complete_one(P, argv, i, n, now, woken, spent, read)
   local stream, run = argv[i], argv[i + 2]
   local s, record = nil, run ~= '' and read_run(P, run) or nil
   local over = record and over_already(record, now)
-  -- Nobody waits for the fan-ins of a run that is over: not even for what of them was held back.
-  local found = over and stream ~= '' and redis.call('XRANGE', stream, argv[i + 1], argv[i + 1])[1]
-  local joins = found and joins_of(run, fields_of(found)) or {}
+  -- Nobody waits for the fan-ins of a run that is over: not even for what of them was held back. Behind
+  -- PIECE bytes they are left to their time to live, where no other member of them comes by.
+  local found = over and stream ~= '' and read < PIECE
+    and redis.call('XRANGE', stream, argv[i + 1], argv[i + 1])[1]
+  local f = found and fields_of(found)
+  local joins = f and joins_of(run, f) or {}
   if stream ~= '' and not settle(stream, argv[i + 1]) then return 'stale' end
   if over then
     for _, join in ipairs(joins) do forget(P, join) end
     if over == 'late' then end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record) end
-    return over
+    return over, f and #f.h + #f.b or 0
   end
   if record and record[4] then s = spent[run] or { 0, 0, record[4], tonumber(argv[i + 3]) } end
   local fits = s and function(bytes, members) return may_have(P, run, s, bytes, members) end

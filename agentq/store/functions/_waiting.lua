@@ -79,32 +79,60 @@ local function last_read(stream)
   return '0-0'
 end
 
--- Looks at up to `most` messages of one source from a cursor on ("" the beginning): "s:<pool>:<lane>"
--- and "r:<pool>:<lane>", of which only what no worker holds, "delayed", "aside:<pause>".
--- Returns the next cursor, "" behind the last, and {{where in the source, fields, pool, lane}..}.
-local function look(P, source, cursor, most)
-  local found, key = {}, P .. source
-  if source == 'delayed' then
-    local reply = redis.call('HSCAN', P .. 'delayed:m', cursor == '' and '0' or cursor, 'COUNT', most)
-    for k = 1, #reply[2], 2 do
-      local f, pool, lane = unpacked(reply[2][k + 1])
-      found[#found + 1] = { reply[2][k], f, pool, lane }
+-- Three readers of `count` messages, one a kind of source: each adds them to `found`, and returns the
+-- next cursor, "" behind the last, and their bytes.
+local function look_at_delayed(P, cursor, count, found)
+  local reply, size = redis.call('HSCAN', P .. 'delayed:m', cursor == '' and '0' or cursor, 'COUNT', count), 0
+  for k = 1, #reply[2], 2 do
+    local bytes = reply[2][k + 1]
+    local f, pool, lane = unpacked(bytes)
+    found[#found + 1] = { reply[2][k], f, pool, lane, #bytes }
+    size = size + #bytes
+  end
+  return reply[1] == '0' and '' or reply[1], size
+end
+
+local function look_at_aside(list, cursor, count, found)
+  local from, size = tonumber(cursor) or 0, 0
+  local there = redis.call('LRANGE', list, from, from + count - 1)
+  for _, bytes in ipairs(there) do
+    local f, pool, lane = unpacked(bytes)
+    found[#found + 1] = { bytes, f, pool, lane, #bytes }
+    size = size + #bytes
+  end
+  return #there == count and tostring(from + count) or '', size
+end
+
+local function look_at_queue(stream, from, count, found, pool, lane)
+  local there, size = redis.call('XRANGE', stream, '(' .. from, '+', 'COUNT', count), 0
+  for _, entry in ipairs(there) do
+    local f = fields_of(entry)
+    found[#found + 1] = { entry[1], f, pool, lane, #f.h + #f.b }
+    size = size + #f.h + #f.b
+  end
+  return #there == count and there[count][1] or '', size
+end
+
+-- Looks at up to `most` messages of one source, or `limit` bytes, from a cursor on ("" the beginning):
+-- "s:<pool>:<lane>" and "r:<pool>:<lane>", of which only what no worker holds, "delayed", "aside:<pause>".
+-- Returns the next cursor, "" behind the last, and {{where in the source, fields, pool, lane, bytes}..}.
+local function look(P, source, cursor, most, limit)
+  local found, size, last = {}, 0, nil
+  local pool, lane = string.match(source, '^[sr]:(.-):(.*)$')
+  if pool then
+    local read = last_read(P .. source)
+    cursor = cursor == '' and read or later(cursor, read)
+  end
+  repeat
+    local count = few(most - #found, last)
+    if pool then
+      cursor, last = look_at_queue(P .. source, cursor, count, found, pool, lane)
+    elseif source == 'delayed' then
+      cursor, last = look_at_delayed(P, cursor, count, found)
+    else
+      cursor, last = look_at_aside(P .. source, cursor, count, found)
     end
-    return reply[1] == '0' and '' or reply[1], found
-  end
-  if string.sub(source, 1, 6) == 'aside:' then
-    local from = tonumber(cursor) or 0
-    for k, bytes in ipairs(redis.call('LRANGE', key, from, from + most - 1)) do
-      local f, pool, lane = unpacked(bytes)
-      found[k] = { bytes, f, pool, lane }
-    end
-    return #found == most and tostring(from + most) or '', found
-  end
-  local pool, lane = string.match(source, '^%a:(.-):(.*)$')
-  local from = last_read(key)
-  if cursor ~= '' then from = later(cursor, from) end
-  for k, entry in ipairs(redis.call('XRANGE', key, '(' .. from, '+', 'COUNT', most)) do
-    found[k] = { entry[1], fields_of(entry), pool, lane }
-  end
-  return #found == most and found[most][1] or '', found
+    size = size + last
+  until cursor == '' or #found >= most or size >= limit
+  return cursor, found
 end

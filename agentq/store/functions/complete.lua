@@ -10,7 +10,7 @@
 -- On a full Redis: allowed. Cost: 10-25 us.
 local function complete(keys, argv)
   local P, now, woken, spent = keys[1], now_ms(), {}, {}
-  local answer = complete_one(P, argv, 1, #argv, now, woken, spent)
+  local answer = complete_one(P, argv, 1, #argv, now, woken, spent, 0)
   charge(P, spent, now)
   if argv[1] ~= '' and answer ~= 'stale' then drained(P, { [argv[1]] = 1 }) end
   wake_all(P, woken, now)

@@ -11,7 +11,7 @@
 -- Returns  {messages moved or, where there may be more, `most`, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message, 3 us to let a retry wait for its
 -- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes.
-local SLICE = 50
+local SLICE = 50 -- messages whose names are read at once
 local DROPPED = 100 -- at most, by one call
 
 local function put_into_queues(P, found, s, woken)
@@ -20,11 +20,19 @@ local function put_into_queues(P, found, s, woken)
     -- What a dead process held goes before newer work, though it had to wait for a free place.
     add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
     woken[pool] = (woken[pool] or 0) + 1
-    s.moved, s.bytes = s.moved + 1, s.bytes + #f.h + #f.b
   end
+  s.moved = s.moved + #found
 end
 
--- Moves what is due: into its queue, retries among those that wait for a token. `s`: see `promote`.
+-- Does with the first of `members` what `undelay` does, as many as there are bytes left for; returns
+-- those it found, and how many it has done with. `s`: see `promote`.
+local function take_out(P, members, s, stays)
+  local found, done, size = undelay(P, members, PIECE - s.bytes, stays)
+  s.bytes = s.bytes + size
+  return found, done
+end
+
+-- Moves what is due: into its queue, retries among those that wait for a token.
 local function move_due(P, s, now, woken)
   while s.left > 0 and s.bytes < PIECE do
     local found = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'WITHSCORES', 'LIMIT', 0,
@@ -32,26 +40,28 @@ local function move_due(P, s, now, woken)
     if not found[1] then return end
     local members, due = {}, {}
     for k = 1, #found, 2 do members[#members + 1], due[found[k]] = found[k], found[k + 1] end
-    local ready = undelay(P, members, function(member, f, pool)
+    local ready, done = take_out(P, members, s, function(member, f, pool)
       if not f.back then return false end
       wait_for_token(P, pool, member, due[member], now)
-      s.bytes = s.bytes + #f.h + #f.b
       return true
     end)
     put_into_queues(P, ready, s, woken)
-    s.left = s.left - #members
+    s.left = s.left - done
   end
 end
 
--- Starts the retries that have waited longest, of each pool as many as it has tokens.
+-- Starts the retries that have waited longest, of each pool as many as it has tokens. Those there are no
+-- bytes left for give theirs back.
 local function start_retries(P, s, now, woken)
   for _, pool in ipairs(redis.call('ZRANGEBYSCORE', P .. 'tokens', '-inf', now, 'LIMIT', 0, SLICE)) do
     local key, at, taken = P .. 'retries:' .. pool, now, 1
     while taken > 0 and s.left > 0 and s.bytes < PIECE do
       taken, at = take_tokens(P, pool, math.min(SLICE, s.left, redis.call('ZCARD', key)), now)
       local members = taken > 0 and redis.call('ZRANGE', key, 0, taken - 1) or {}
-      put_into_queues(P, undelay(P, members), s, woken)
-      s.left = s.left - taken
+      local found, done = take_out(P, members, s)
+      put_into_queues(P, found, s, woken)
+      if done < taken then _, at = take_tokens(P, pool, done - taken, now) end
+      s.left = s.left - done
     end
     if redis.call('EXISTS', key) == 0 then
       redis.call('ZREM', P .. 'tokens', pool)
@@ -62,21 +72,26 @@ local function start_retries(P, s, now, woken)
 end
 
 -- Drops what is delayed of runs that have ended, and their fan-ins, as a worker would that fetched it.
--- Returns whether there may be more.
+-- Returns whether there may be more, and the bytes it read.
 local function drop_ended(P)
   local dropped, size = 0, 0
   while dropped < DROPPED and size < PIECE do
     local run = redis.call('SRANDMEMBER', P .. 'ended')
-    if not run then return false end
-    local members = redis.call('SPOP', P .. 'delayed:r:' .. run, math.min(SLICE, DROPPED - dropped))
-    if not members[1] then redis.call('SREM', P .. 'ended', run) end
-    for _, one in ipairs(undelay(P, members)) do
+    if not run then return false, size end
+    local key = P .. 'delayed:r:' .. run
+    local members = redis.call('SRANDMEMBER', key, math.min(SLICE, DROPPED - dropped))
+    local found, done, bytes = undelay(P, members, PIECE - size)
+    for _, one in ipairs(found) do
       for _, join in ipairs(joins_of(run, one[1])) do forget(P, join) end
-      size = size + #one[1].h + #one[1].b
     end
-    dropped = dropped + math.max(1, #members)
+    if done > 0 then
+      redis.call('SREM', key, unpack(members, 1, done)) -- what is there no more too
+    else
+      redis.call('SREM', P .. 'ended', run)
+    end
+    dropped, size = dropped + math.max(1, done), size + bytes
   end
-  return true
+  return true, size
 end
 
 -- `s`: what a call may still look at and what it did: {left, moved, bytes}.
@@ -88,11 +103,13 @@ local function promote(keys, argv)
   for _, run in ipairs(late) do
     if not end_run(P, run, 'expired', 'null', keep, now) then redis.call('ZREM', P .. 'due', run) end
   end
-  local more = drop_ended(P)
+  local more, dropped = drop_ended(P)
+  s.bytes = dropped / 2 -- read and not written: some are left for what is due
   move_due(P, s, now, woken)
   start_retries(P, s, now, woken)
+  more = more or s.left <= 0 or s.bytes >= PIECE
   for _, pause in ipairs(pauses(P) or {}) do
-    if pause.ending then bring_back(P, pause.text, 100, woken) end
+    if pause.ending then _, _, s.bytes = bring_back(P, pause.text, 100, s.bytes, woken) end
   end
   wake_all(P, woken, now)
   local old = redis.call('ZRANGEBYSCORE', P .. 'runs', '-inf', now - keep * 2, 'LIMIT', 0, 500)
@@ -100,12 +117,11 @@ local function promote(keys, argv)
   if argv[3] then
     redis.call('HSET', P .. 'dead:n', 'max_payload', argv[4], 'max_number', argv[6] or DEAD_NUMBER,
       'max_bytes', argv[7] or DEAD_BYTES)
-    trim_to_fit(P, now - tonumber(argv[3]))
+    trim_to_fit(P, s.bytes, now - tonumber(argv[3]))
     if redis.call('XLEN', P .. 'dead') == 0 then redis.call('HSET', P .. 'dead:n', 'bytes', 0) end
   end
   local first = tonumber(redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')[2])
   local token = tonumber(redis.call('ZRANGE', P .. 'tokens', 0, 0, 'WITHSCORES')[2])
-  more = more or s.left <= 0 or s.bytes >= PIECE
   return { more and most or s.moved, #late, math.min(first or token or 0, token or first or 0) }
 end
 

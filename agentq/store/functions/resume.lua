@@ -4,7 +4,7 @@
 -- ARGV[1]  pause     as `pause` takes it
 -- ARGV[2]  most      messages a call, at most 500
 -- Returns  {1 = was paused | 0, messages brought back, messages left}
--- On a full Redis: allowed (moves, does not add). Cost: 5 us a message.
+-- On a full Redis: allowed (moves, does not add). Cost: 5 us a message; a call ends behind PIECE bytes.
 local function resume(keys, argv)
   local P, name, now, woken = keys[1], argv[1], now_ms(), {}
   local since = redis.call('HGET', P .. 'paused', name)
@@ -12,7 +12,7 @@ local function resume(keys, argv)
   if string.sub(since, 1, 1) ~= '-' then redis.call('HSET', P .. 'paused', name, '-' .. since) end
   local pool = string.match(name, '^pool:(.*)$')
   if pool then woken[pool] = 16 end
-  local moved, left = bring_back(P, name, tonumber(argv[2]), woken)
+  local moved, left = bring_back(P, name, tonumber(argv[2]), 0, woken)
   wake_all(P, woken, now)
   return { 1, moved, left }
 end
