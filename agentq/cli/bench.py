@@ -46,13 +46,14 @@ def bench(
     minutes; each figure stands beside how busy the machine was.
 
     `agentq bench functions` prints instead how long each of our functions holds the server at most,
-    with small messages and with large ones: over 5 ms is marked, and fails. `agentq bench herd`: what idle workers cost each message;
-    `delayed`: what 100,000 delayed tasks cost a worker, and how late they come; `reconnect`: when
-    a fleet is back that lost its broker; `memory`: what a worker keeps of a burst, under jemalloc
-    beside glibc, and after 100,000 runs; `coldstart`: how much later a new worker's first step
-    ends, with aq.warm and without; `isolation`: how long a critical step waits while shared work
-    floods the cell, and what pinning and jemalloc bring to that; `slots`: fixed slots beside
-    adaptive ones. Each figure with its limit; one that is over it fails.
+    with small messages and with large ones: over 5 ms is marked, and fails. `agentq bench herd`:
+    what idle workers cost each message; `delayed`: what 100,000 delayed tasks cost a worker, and
+    how late they come; `reconnect`: when a fleet is back that lost its broker; `memory`: what a
+    worker keeps of a burst, under jemalloc beside glibc, and after 100,000 runs; `coldstart`: how
+    much later a new worker's first step ends, with aq.warm and without; `isolation`: how long a
+    critical step waits while shared work floods the cell, and what pinning and jemalloc bring to
+    that; `slots`: fixed slots beside adaptive ones. Each figure with its limit; one that is over
+    it fails.
     `shares`: what a step, a run and a model call cost, which `agentq plan --runs` counts with.
 
     Example: agentq bench drain fanin --json > bench.json

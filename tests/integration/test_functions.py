@@ -446,15 +446,3 @@ def test_promote_ends_runs_behind_their_deadline(cell: Cell) -> None:
     cell.enqueue(message("b", run="q"), run="q", deadline_ms=-60_000)
     wait_until(lambda: cell.promote()[1] == 1, "one run expires")
     assert (cell.run_state("r"), cell.run_state("q")) == ("expired", "running")
-
-
-def test_large_messages_are_handed_out_by_the_piece_and_the_rest_is_asked_for(cell: Cell) -> None:
-    cell.renew("w1")
-    large = [message(f"large-{n}")._replace(body=b"x" * 60_000) for n in range(150)]
-    for one in large:
-        cell.enqueue(one)
-    first = cell.fetch("w1", 256)
-    assert len(first) == 64  # 3.8 MB: behind 2 MiB a call ends
-    assert cell.redis("LLEN", f"{cell.prefix}wake:w1") >= 1
-    assert len(cell.fetch("w1", 256)) == 64
-    assert len(cell.fetch("w1", 256)) == 22

@@ -227,11 +227,13 @@ class Round(Timing):
         )
 
     def _reap(self) -> None:
+        self.fill(REAPED)
         self.take(REAPED)
         self.store.command("ZADD", self.store.keys.workers(), 1, WORKER)
         self.timed(f"a worker that held {REAPED}", calls.reap(self.prefix, 3, NEVER_MS, KEEP_MS))
 
     def _release(self) -> None:
+        self.fill(REAPED)
         self.take(REAPED)
         self.timed(
             f"a worker that held {REAPED}",

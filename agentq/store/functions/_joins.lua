@@ -13,19 +13,32 @@ local function release(join, count, woken)
   more[join] = (more[join] or 0) + count
 end
 
+-- Queues members from the head of a list: `count` of them, or `limit` bytes. Returns how many, and the bytes.
+local function queue_from(P, list, count, limit, now, woken)
+  local queued, size, last = 0, 0, nil
+  while queued < count and size < limit do
+    local members = redis.call('LPOP', list, few(count - queued, last))
+    if not members then break end
+    last = 0
+    for _, bytes in ipairs(members) do
+      put(P, unpack_message(bytes), now, woken)
+      last = last + #bytes
+    end
+    queued, size = queued + #members, size + last
+  end
+  return queued, size
+end
+
 -- Queues what `release` gathered, PIECE bytes of it, and of each fan-in one at least: with none under way
 -- it would stand still. The others are owed (field `owed`), and come with the next outcomes.
 local function queue_members(P, more, now, woken)
   local size = 0
   for join, count in pairs(more) do
-    local key, left = P .. 'join:' .. join, count
-    while left > 0 and (left == count or size < PIECE) do
-      local bytes = redis.call('LPOP', key .. ':wait')
-      if not bytes then break end
-      put(P, unpack_message(bytes), now, woken)
-      left, size = left - 1, size + #bytes
-    end
-    if left > 0 and redis.call('EXISTS', key .. ':wait') == 1 then redis.call('HINCRBY', key, 'owed', left) end
+    local key, most, limit = P .. 'join:' .. join, count, PIECE - size
+    if limit <= 0 then most, limit = 1, 1 end
+    local queued, bytes = queue_from(P, key .. ':wait', most, limit, now, woken)
+    size = size + bytes
+    if queued < count and bytes >= limit then redis.call('HINCRBY', key, 'owed', count - queued) end
   end
 end
 
@@ -137,17 +150,7 @@ local function spill(P, lane, now, limit)
   local group = redis.call('LINDEX', open, 0)
   if not group then return 0 end
   local key = P .. 'group:' .. group
-  local count, size, woken, last = 0, 0, {}, nil
-  while count < SPILLED and size < limit do
-    local members = redis.call('LPOP', key, few(SPILLED - count, last))
-    if not members then break end
-    last = 0
-    for _, bytes in ipairs(members) do
-      put(P, unpack_message(bytes), now, woken)
-      last = last + #bytes
-    end
-    count, size = count + #members, size + last
-  end
+  local _, size = queue_from(P, key, SPILLED, limit, now, {})
   if redis.call('EXISTS', key) == 0 then redis.call('LPOP', open) end
   return size
 end

@@ -20,3 +20,9 @@ def test_large_results_do_not_go_together() -> None:
     large = b"x" * (GROUP_BYTES // 2)
     found = group([ended("a", large), ended("b", large), ended("c", large), ended("d")])
     assert [ids for _, ids in found] == [["a", "b"], ["c", "d"]]
+
+
+def test_large_results_do_not_go_together_where_something_follows_them() -> None:
+    end = effects.end("r", "done", b"x" * (GROUP_BYTES // 2), 1000)
+    each = [Outgoing([calls.complete("x", "s", one, "r", 1000, [end])], one) for one in "abc"]
+    assert [ids for _, ids in group(each)] == [["a", "b"], ["c"]]
