@@ -18,7 +18,8 @@ from tests.support.waiting import wait_until
 
 WORKER = "w1"
 COUNT, MOST = 24, 6
-MOST_BYTES = 2 << 20
+MOST_BYTES = 3 << 20
+"""Of a look at what is delayed: servers walk a hash by whole buckets, Valkey by 7 and more."""
 BODY = b"x" * 200_000
 HEAD = b'{"headers":{"task":"x.a"}}'
 NAMES = [f"m{n}" for n in range(COUNT)]
