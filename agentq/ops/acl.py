@@ -47,7 +47,7 @@ _SENT = (
     "zrem zscore zpopmin rpush lpop lindex zrangebyscore xread setex multi exec wait"
 )
 _HEARD = "psubscribe punsubscribe blpop del"
-_WORKED = "xreadgroup xack xdel xgroup|delconsumer pttl hkeys hscan lrem spop srandmember"
+_WORKED = "xreadgroup xack xdel xgroup|delconsumer pttl hkeys hscan lrem srandmember"
 _ADMINISTERED = (
     "function|load function|list function|delete config|get slowlog|get latency|latest "
     "latency|history client|list acl|whoami acl|getuser acl|cat acl|log acl|load"

@@ -22,6 +22,8 @@ MOST_BYTES = 3 << 20
 """Of a look at what is delayed: servers walk a hash by whole buckets, Valkey by 7 and more."""
 BODY = b"x" * 200_000
 HEAD = b'{"headers":{"task":"x.a"}}'
+NO_TOKENS = "0 1"
+"""Of budget and rate: no more than time brings, one a second."""
 NAMES = [f"m{n}" for n in range(COUNT)]
 
 
@@ -136,6 +138,69 @@ def test_they_are_moved_by_the_piece_when_they_are_due(cell: Cell) -> None:
         moved = depth
     assert rounds == [MOST] * (COUNT // MOST)
     assert sorted(ids(fetched(cell))) == sorted(NAMES)
+
+
+def let_retries_wait(cell: Cell) -> list[int]:
+    """Let all be retries that wait for tokens; return how many each sweep set waiting."""
+    again = [effects.again(large(name, due=-1)) for name in NAMES]
+    cell.store.call(calls.complete(cell.prefix, "", "", "", KEEP_MS, again))
+    cell.fill_bucket(0)
+    rounds = []
+    while len(NAMES) > sum(rounds):
+        before = cell.redis("ZCARD", cell.keys.retries("p"))
+        cell.promote(200, NO_TOKENS)
+        rounds.append(cell.redis("ZCARD", cell.keys.retries("p")) - before)
+    return rounds
+
+
+def tokens(cell: Cell) -> int:
+    left = "return cmsgpack.unpack(redis.call('HGET', KEYS[1], 'b'))[2]"
+    return int(cell.redis("EVAL", left, 1, f"{cell.prefix}load:p"))
+
+
+def test_retries_wait_and_start_by_the_piece_and_each_for_one_token(cell: Cell) -> None:
+    assert max(let_retries_wait(cell)) <= MOST
+    cell.fill_bucket(COUNT + 1)
+    assert cell.promote(200, NO_TOKENS)[0] == 200
+    assert cell.redis("XLEN", f"{cell.prefix}s:p:normal") == MOST
+    assert COUNT - MOST - 1 <= tokens(cell) <= COUNT - MOST + 1
+    cell.fill_bucket(COUNT)
+    while cell.promote(200, NO_TOKENS)[0] >= 200:
+        pass
+    assert sorted(ids(fetched(cell))) == sorted(NAMES)
+
+
+def test_what_is_delayed_of_an_ended_run_is_dropped_by_the_piece_and_holds_nothing_up(
+    cell: Cell,
+) -> None:
+    cell.enqueue(*(large(name, due=-60_000, run="r") for name in NAMES), run="r")
+    cell.cancel("r")
+    cell.enqueue(large("due", due=-1))
+    due = float(cell.redis("ZRANGE", cell.keys.delayed(), 0, 0, "WITHSCORES")[-1][-1])
+    wait_until(lambda: cell.now_ms() > due, "it is due")
+    rounds, left = [], COUNT
+    while left:
+        assert cell.promote(200)[0] == 200
+        there = cell.redis("HLEN", f"{cell.prefix}delayed:m")
+        rounds.append(left - there)
+        left = there
+        assert cell.redis("XLEN", f"{cell.prefix}s:p:normal") == 1
+    assert rounds == [MOST] * (COUNT // MOST)
+    while cell.promote(200)[0] >= 200:
+        pass
+    kept = {f"{cell.prefix}{name}" for name in ("ended", "delayed", "delayed:m", "delayed:r:r")}
+    assert not kept & cell.all_keys()
+    assert ids(fetched(cell)) == ["due"]
+
+
+def test_what_is_purged_of_what_is_delayed_is_noted_nowhere(cell: Cell) -> None:
+    let_retries_wait(cell)
+    cell.enqueue(large("step", due=-60_000, run="r"), run="r")
+    assert pausing.purge(cell.store, Fitting(), reason="why") == COUNT + 1
+    kept = {cell.keys.retries("p"), f"{cell.prefix}delayed:m", f"{cell.prefix}delayed:r:r"}
+    assert not kept & cell.all_keys()
+    cell.promote(200)
+    assert not cell.redis("EXISTS", cell.keys.retrying())
 
 
 @pytest.mark.parametrize("source", ["s:p:normal", "delayed", "aside:step:x.a", "group"])

@@ -264,8 +264,8 @@ class Round(Timing):
         self.timed(f"{PROMOTED} retries that waited for tokens", many)
 
     def _ended(self) -> None:
-        steps = [effects.put(self.message(f"m{n}", run="r", due=-LEASE_MS)) for n in range(PROMOTED)]
-        self.call(self.enqueue_all(steps, run="r"))
+        steps = [self.message(f"m{n}", run="r", due=-LEASE_MS) for n in range(PROMOTED)]
+        self.call(self.enqueue_all([effects.put(one) for one in steps], run="r"))
         self.call(calls.cancel(self.prefix, "r", KEEP_MS))
         sweep = calls.promote(self.prefix, PROMOTED, KEEP_MS)
         self.timed(f"{PROMOTED} delayed of an ended run", sweep)

@@ -51,9 +51,9 @@ class LargeRound(Timing):
         """Return what is measured."""
         return (
             self._enqueue, self._fetch, self._fetch_mixed, self._fetch_spilled, self._pause,
-            self._release, self._reap, self._promote, self._fan_out, self._results, self._cancelled,
-            self._hand_backs, self._purge_queue, self._purge_delayed, self._purge_aside,
-            self._purge_group, self._letters, self._trim,
+            self._release, self._reap, self._promote, self._retries, self._ended, self._fan_out,
+            self._results, self._cancelled, self._hand_backs, self._purge_queue,
+            self._purge_delayed, self._purge_aside, self._purge_group, self._letters, self._trim,
         )  # fmt: skip
 
     def _until(self, done: Callable[[Any], bool], given: str, call: Callable[[], Call]) -> None:
@@ -138,12 +138,31 @@ class LargeRound(Timing):
             lambda: calls.reap(self.prefix, 3, NEVER_MS, KEEP_MS),
         )  # fmt: skip
 
+    def _promote_all(self, given: str, retries: str = "20 10") -> None:
+        self._until(
+            lambda got: got[0] < FETCHED, f"{MESSAGES} {given} {self._of}",
+            lambda: calls.promote(self.prefix, FETCHED, KEEP_MS, retries=retries),
+        )  # fmt: skip
+
     def _promote(self) -> None:
         self._fill_large(due=-1)
-        self._until(
-            lambda got: got[0] < FETCHED, f"{MESSAGES} {self._of} due",
-            lambda: calls.promote(self.prefix, FETCHED, KEEP_MS),
-        )  # fmt: skip
+        self._promote_all("due")
+
+    def _retries(self) -> None:
+        for number in range(MESSAGES):
+            again = effects.again(self.message(f"m{number}", due=-1))
+            self.call(calls.complete(self.prefix, "", "", "", KEEP_MS, [again]))
+        self._promote_all("retries due, few tokens", "0 1")
+        self.store.command("DEL", f"{self.prefix}load:{POOL}")  # a full bucket
+        self.store.command("ZADD", self.store.keys.retrying(), 0, POOL)
+        self._promote_all("retries that waited for tokens", f"0 {MESSAGES}")
+
+    def _ended(self) -> None:
+        steps = [self.message(f"e{n}", run="r", due=-_HOUR_MS) for n in range(MESSAGES)]
+        self.call(self.enqueue_all([effects.put(one) for one in steps], run="r"))
+        self.call(calls.cancel(self.prefix, "r", KEEP_MS))
+        self._fill_large(due=-1)
+        self._promote_all("of an ended run, and as many due,")
 
     def _fan_out(self) -> None:
         self.call(self.enqueue_all([effects.put(self.message("a", run="r"))], "r"))

@@ -10,7 +10,8 @@
 -- ARGV[6]  number    most dead letters                 ARGV[7]  bytes     most of them together
 -- Returns  {messages moved or, where there may be more, `most`, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message, 3 us to let a retry wait for its
--- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes.
+-- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes, dropped ones
+-- count half.
 local SLICE = 50 -- messages whose names are read at once
 local DROPPED = 100 -- at most, by one call
 
@@ -104,7 +105,7 @@ local function promote(keys, argv)
     if not end_run(P, run, 'expired', 'null', keep, now) then redis.call('ZREM', P .. 'due', run) end
   end
   local more, dropped = drop_ended(P)
-  s.bytes = dropped / 2 -- read and not written: some are left for what is due
+  s.bytes = dropped / 2 -- read and not written; and some are left for what is due
   move_due(P, s, now, woken)
   start_retries(P, s, now, woken)
   more = more or s.left <= 0 or s.bytes >= PIECE
