@@ -15,7 +15,7 @@ from celery import _state
 from kombu.utils.uuid import uuid as celery_id
 
 from agentq.blobs import payloads
-from agentq.broker import lease_keeper, message, publisher
+from agentq.broker import build, lease_keeper, message, publisher
 from agentq.flows import app as flows_app
 from agentq.flows import compiler, flow
 from agentq.store import library
@@ -75,9 +75,15 @@ def fixed(app: Any, first_id: int) -> Iterator[None]:
         patch.setattr(tracer, "_core", lambda: "0")
         patch.setattr(tracer, "time", SimpleNamespace(monotonic=lambda: 0.0))
         patch.setattr(lease_keeper, "socket", SimpleNamespace(gethostname=lambda: "host"))
-        machine = SimpleNamespace(getpid=lambda: 1, sched_getaffinity=lambda _: {0})
-        patch.setattr(lease_keeper, "os", machine)
-        patch.setattr(loop, "os", machine)
+        machine = SimpleNamespace(
+            getpid=lambda: 1,
+            sched_getaffinity=lambda _: {0},
+            uname=lambda: SimpleNamespace(nodename="host"),
+        )
+        for module in (build, lease_keeper, loop):
+            patch.setattr(module, "os", machine)
+        patch.setattr(build, "build", lambda: "1.0.0 (functions 1, 0123456789abcdef)")
+        patch.setattr(loop, "rss_bytes", lambda _: 1 << 26)
         patch.setattr(stack, "__ident_func__", stack.__ident_func__)
         separate_stacks(app)
         yield

@@ -13,6 +13,7 @@ from typing import Any
 from celery import chain, chord, group
 
 from agentq.broker import publisher
+from agentq.broker.consumed import Consumed
 from agentq.broker.lease_keeper import LeaseKeeper
 from agentq.broker.terms import Terms
 from agentq.store import calls, effects
@@ -338,10 +339,15 @@ def pauses(w: World) -> None:
     w.take()
 
 
+class _NoHands(list[None]):
+    slots = 4
+
+
 @scene
 def workers(w: World) -> None:
     ours: Any = SimpleNamespace(
-        hostname=HOST, pools=["critical", "shared"], hands=[], pool=SimpleNamespace(slots=4),
+        hostname=HOST, pools=["critical", "shared"], hands=_NoHands(),
+        _allocator="glibc 2.36", _consumed=Consumed(clock=lambda: 0.0),
         _suspects=SimpleNamespace(at_once=2), _lease=SimpleNamespace(skew_ms=-3),
         aq=SimpleNamespace(blob_endings=SimpleNamespace(waiting=0)),
     )  # fmt: skip
