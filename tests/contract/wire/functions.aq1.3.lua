@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 3
-local REVISION, DIGEST = 3, '12a1ff39fdd32e96'
+local REVISION, DIGEST = 3, '780bb238d9cdcf75'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -15,11 +15,20 @@ local REVISION, DIGEST = 3, '12a1ff39fdd32e96'
 --      not charged, but from the first time on it is a suspect, which workers run alone
 
 local GROUP = 'w'
-local PIECE = 2097152 -- bytes of messages after which a call ends, so that large ones hold nobody up
+local PIECE = 1048576 -- bytes of messages after which a call ends, so that large ones hold nobody up
+local FEW = 4         -- messages read at first, as what they weigh is known only then: 256 KiB each at most
 
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- How many of at most `most` messages to read next, where those read last had `last` bytes together
+-- (nil: none were). More would save nothing: a read costs 2 us.
+local function few(most, last)
+  local count = FEW
+  if last then count = last > PIECE / 16 and 1 or 2 * FEW end
+  return math.min(count, most)
 end
 
 local function make_queue(P, key, lane)
@@ -90,10 +99,6 @@ local function unpack_message(bytes)
   return { pool = v[1], lane = v[2], due = v[3], id = v[4], run = v[5], join = v[6], h = v[7], b = v[8] }
 end
 
-local function wake_all(P, woken, now)
-  for pool, count in pairs(woken) do wake(P, pool, math.min(count, 16), now) end
-end
-
 -- How many retries a pool starts, so that what it depends on and fails is not asked ever more often.
 --
 -- A retry takes a token when it starts. Each attempt of the pool brings `retry.budget` percent of one,
@@ -128,7 +133,8 @@ local function retry_settings(P)
   return (tonumber(percent) or BUDGET) / 100, (tonumber(least) or PER_SECOND) / 1000
 end
 
--- Takes as many tokens as there are, `most` at most; returns how many, and when to look for more.
+-- Takes as many tokens as there are, `most` at most, or gives some back (`most` is below 0); returns how
+-- many it took, and when to look for more.
 local function take_tokens(P, pool, most, now)
   local load = P .. 'load:' .. pool
   local share, least = retry_settings(P)
@@ -236,33 +242,54 @@ local function count_parked(P, name, by, since)
   end
 end
 
--- Takes delayed messages out of their table, as {fields, pool, lane}, in order; what is there no
--- more is left out. `stays(member, fields, pool)`: true of what is only to have no due time any more.
-local function undelay(P, members, stays)
-  local found, gone, counts = {}, {}, {}
-  if not members[1] then return found end
-  local there = redis.call('HMGET', P .. 'delayed:m', unpack(members))
-  redis.call('ZREM', P .. 'delayed', unpack(members))
-  for k, member in ipairs(members) do
-    local f, pool, lane
-    if there[k] then f, pool, lane = unpacked(there[k]) end
-    if f and not (stays and stays(member, f, pool)) then
-      if f.back then redis.call('ZREM', P .. 'retries:' .. pool, member) end
-      if f.r ~= '' then redis.call('SREM', P .. 'delayed:r:' .. f.r, member) end
-      if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
-      tally(counts, pool, lane, kind_of(f), #there[k], -1)
-      found[#found + 1], gone[#gone + 1] = { f, pool, lane }, member
+-- Forgets that a message of so many packed bytes is delayed, wherever else that is noted.
+local function uncount(P, counts, member, f, pool, lane, bytes)
+  if f.back then redis.call('ZREM', P .. 'retries:' .. pool, member) end
+  if f.r ~= '' then redis.call('SREM', P .. 'delayed:r:' .. f.r, member) end
+  if f.unknown ~= '' then count_parked(P, f.unknown, -1) end
+  tally(counts, pool, lane, kind_of(f), bytes, -1)
+end
+
+-- Takes delayed messages out of their table, as {fields, pool, lane}, in order, until it has read
+-- `limit` bytes; what is there no more is left out. `stays(member, fields, pool)`: true of what is only
+-- to have no due time any more. Returns also how many of the members it has done with, and their bytes.
+local function undelay(P, members, limit, stays)
+  local found, gone, counts, size, done, last = {}, {}, {}, 0, 0, nil
+  while done < #members and size < limit do
+    local to = done + few(#members - done, last)
+    last = 0
+    for k, bytes in ipairs(redis.call('HMGET', P .. 'delayed:m', unpack(members, done + 1, to))) do
+      if bytes then
+        local member, f, pool, lane = members[done + k], unpacked(bytes)
+        if not (stays and stays(member, f, pool)) then
+          uncount(P, counts, member, f, pool, lane, #bytes)
+          found[#found + 1], gone[#gone + 1] = { f, pool, lane }, member
+        end
+        last = last + #bytes
+      end
     end
+    done, size = to, size + last
   end
+  if done > 0 then redis.call('ZREM', P .. 'delayed', unpack(members, 1, done)) end
   if gone[1] then redis.call('HDEL', P .. 'delayed:m', unpack(gone)) end
   write_counts(P, counts)
-  return found
+  return found, done, size
+end
+
+-- Takes one out that was read before; returns whether it was still there.
+local function take_delayed(P, member, f, pool, lane, bytes)
+  local counts = {}
+  if redis.call('HDEL', P .. 'delayed:m', member) == 0 then return false end
+  redis.call('ZREM', P .. 'delayed', member)
+  uncount(P, counts, member, f, pool, lane, bytes)
+  write_counts(P, counts)
+  return true
 end
 
 -- Delays a message, with the fields of an entry; one of that id and retry takes the place of the other.
 local function delay(P, f, pool, lane, due)
   local member, bytes, counts = f.i .. '#' .. f.n, packed(f, pool, lane), {}
-  if redis.call('HEXISTS', P .. 'delayed:m', member) == 1 then undelay(P, { member }) end
+  if redis.call('HEXISTS', P .. 'delayed:m', member) == 1 then undelay(P, { member }, PIECE) end
   redis.call('ZADD', P .. 'delayed', due, member)
   redis.call('HSET', P .. 'delayed:m', member, bytes)
   if f.r ~= '' then
@@ -302,10 +329,11 @@ local function take_aside(P, list, bytes, pool, lane)
   write_counts(P, counts)
 end
 
--- Lifts a pause piece by piece: moves at most `most` messages of its list back, or PIECE bytes, in
--- order, and forgets the pause with the last. Returns how many it moved and how many are left.
-local function bring_back(P, pause, most, woken)
-  local list, counts, moved, size = P .. 'aside:' .. pause, {}, 0, 0
+-- Lifts a pause piece by piece: moves at most `most` messages of its list back, in order, until with
+-- `size` bytes moved before it is PIECE of them, and forgets the pause with the last. Returns how many it
+-- moved, how many are left, and the bytes.
+local function bring_back(P, pause, most, size, woken)
+  local list, counts, moved = P .. 'aside:' .. pause, {}, 0
   while moved < most and size < PIECE do
     local bytes = redis.call('LPOP', list)
     if not bytes then break end
@@ -318,7 +346,7 @@ local function bring_back(P, pause, most, woken)
   write_counts(P, counts)
   local left = redis.call('LLEN', list)
   if left == 0 then redis.call('HDEL', P .. 'paused', pause) end
-  return moved, left
+  return moved, left, size
 end
 
 -- When leases are given a new term although nobody renewed them.
@@ -394,13 +422,53 @@ end
 -- Fan-ins, and the members of large groups that wait for a place in their lane.
 
 local STAGE_TTL = 600000
+local SPILLED = 200 -- members of an opened group, at most, that a call takes into their lane
 
-local function release(P, join, count, now, woken)
-  if count <= 0 then return end
-  local members = redis.call('LPOP', P .. 'join:' .. join .. ':wait', count)
-  if members then
-    for _, bytes in ipairs(members) do put(P, unpack_message(bytes), now, woken) end
+-- In `woken`, beside the pools by name: how many more members each fan-in may queue. They are queued
+-- once, at the end of a call, which may end members of many fan-ins.
+local MEMBERS = 1
+
+local function release(join, count, woken)
+  local more = woken[MEMBERS] or {}
+  woken[MEMBERS] = more
+  more[join] = (more[join] or 0) + count
+end
+
+-- Queues members from the head of a list: `count` of them, or `limit` bytes. Returns how many, and the bytes.
+local function queue_from(P, list, count, limit, now, woken)
+  local queued, size, last = 0, 0, nil
+  while queued < count and size < limit do
+    local members = redis.call('LPOP', list, few(count - queued, last))
+    if not members then break end
+    last = 0
+    for _, bytes in ipairs(members) do
+      put(P, unpack_message(bytes), now, woken)
+      last = last + #bytes
+    end
+    queued, size = queued + #members, size + last
   end
+  return queued, size
+end
+
+-- Queues what `release` gathered, PIECE bytes of it, and of each fan-in one at least: with none under way
+-- it would stand still. The others are owed (field `owed`), and come with the next outcomes.
+local function queue_members(P, more, now, woken)
+  local size = 0
+  for join, count in pairs(more) do
+    local key, most, limit = P .. 'join:' .. join, count, PIECE - size
+    if limit <= 0 then most, limit = 1, 1 end
+    local queued, bytes = queue_from(P, key .. ':wait', most, limit, now, woken)
+    size = size + bytes
+    if queued < count and bytes >= limit then redis.call('HINCRBY', key, 'owed', count - queued) end
+  end
+end
+
+-- Ends a call: queues what fan-ins may queue, and wakes workers of the pools that have new work.
+local function wake_all(P, woken, now)
+  local more = woken[MEMBERS]
+  woken[MEMBERS] = nil
+  if more then queue_members(P, more, now, woken) end
+  for pool, count in pairs(woken) do wake(P, pool, math.min(count, 16), now) end
 end
 
 local function finish_join(P, join, now, woken)
@@ -450,7 +518,7 @@ local function open_join(P, argv, i, now, woken, fits)
     if fresh and redis.call('EXISTS', P .. 'stage:' .. group) == 1 then
       redis.call('RENAME', P .. 'stage:' .. group, waiting)
       redis.call('PEXPIRE', waiting, ttl)
-      release(P, join, at_once, now, woken)
+      release(join, at_once, woken)
     end
   else
     for n = 1, tonumber(members) do
@@ -476,11 +544,12 @@ end
 -- Counts one outcome, each index once; the last one enqueues the body.
 local function part(P, join, index, outcome, now, woken)
   local key = P .. 'join:' .. join
-  local v = redis.call('HMGET', key, 'state', 'width', 'more')
+  local v = redis.call('HMGET', key, 'state', 'width', 'more', 'owed')
   if v[1] ~= 'open' or redis.call('HSETNX', key .. ':res', index, outcome) == 0 then return end
   local done = redis.call('HINCRBY', key, 'done', 1)
   if done == 1 then redis.call('PEXPIRE', key .. ':res', redis.call('PTTL', key)) end
-  release(P, join, 1, now, woken)
+  if v[4] then redis.call('HDEL', key, 'owed') end
+  release(join, 1 + (v[4] or 0), woken)
   if tonumber(v[2]) >= 0 and done >= tonumber(v[2]) + tonumber(v[3]) then finish_join(P, join, now, woken) end
 end
 
@@ -495,18 +564,16 @@ local function set_width(P, join, width, more, now, woken)
   end
 end
 
--- Takes the next chunk of opened groups into their lane; called by `fetch` when a lane runs low.
-local function spill(P, lane, now)
+-- Takes the next chunk of opened groups into their lane, until it has `limit` bytes; called by `fetch`
+-- when a lane runs low. Returns the bytes.
+local function spill(P, lane, now, limit)
   local open = P .. 'open:' .. lane
   local group = redis.call('LINDEX', open, 0)
-  if not group then return end
+  if not group then return 0 end
   local key = P .. 'group:' .. group
-  local members = redis.call('LPOP', key, 200)
-  if members then
-    local woken = {}
-    for _, bytes in ipairs(members) do put(P, unpack_message(bytes), now, woken) end
-  end
+  local _, size = queue_from(P, key, SPILLED, limit, now, {})
   if redis.call('EXISTS', key) == 0 then redis.call('LPOP', open) end
+  return size
 end
 
 -- Dead letters, and the end of what will not be tried again.
@@ -515,6 +582,7 @@ end
 --   bytes                                of all letters: reason, head and body
 --   max_payload, max_number, max_bytes   the settings, as the last `promote` noted them
 --   trimmed:age, trimmed:number, trimmed:bytes   letters dropped because they were too old, many, large
+--   died:<pool>:<lane>                   letters ever added; it never falls, so its growth is an alert
 
 local DEAD_NUMBER, DEAD_BYTES, MAX_PAYLOAD = 10000, 67108864, 262144 -- until `promote` notes them
 local CUT = 65536
@@ -564,10 +632,10 @@ local function letters_room(P)
 end
 
 -- Drops the oldest letters where they are older than `oldest` (an id), too many or too large
--- together, a piece of them a call; the newest stays.
-local function trim_to_fit(P, oldest)
-  local read = 0
+-- together, a piece of them a call, in which `read` bytes were moved before; the newest stays.
+local function trim_to_fit(P, read, oldest)
   for _ = 1, TRIMMED do
+    if read >= PIECE then return end
     local number, bytes, there = letters_room(P)
     local dropped
     if number < 0 then
@@ -578,7 +646,6 @@ local function trim_to_fit(P, oldest)
       dropped = trim(P, 'age', oldest)
     end
     read = read + (dropped or PIECE)
-    if read >= PIECE then return end
   end
 end
 
@@ -593,10 +660,11 @@ local function dead(P, reason, f, pool, lane)
   redis.call('XADD', P .. 'dead', '*', 'why', why, 'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b,
     'n', f.n, 't', f.t, 'p', pool, 'l', lane, 'r', f.r, 'j', f.j, 'c', cut)
   redis.call('HINCRBY', P .. 'dead:n', 'bytes', #why + #h + #b)
+  redis.call('HINCRBY', P .. 'dead:n', 'died:' .. pool .. ':' .. lane, 1)
   if f.r ~= '' and string.find(f.h, REFERS, 1, true) then
     redis.call('SET', P .. 'blobs:kept:' .. f.r, now_ms(), 'PX', TEN_YEARS)
   end
-  trim_to_fit(P)
+  trim_to_fit(P, 0)
 end
 
 -- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields
@@ -714,7 +782,7 @@ end
 
 -- A delivery in the hands of a worker: ended, read, handed back.
 
-local HANDED_BACK = 250 -- at most, by one call: 11 us each
+local HANDED_BACK = 250 -- at most, by one call: 11 us each; of large ones PIECE bytes
 
 -- Ends a delivery: true where this worker still owned it. The entry's id is the fence, since every
 -- hand-over to another worker is a new entry; an acked entry can not be acked again.
@@ -725,12 +793,12 @@ local function settle(stream, entry)
 end
 
 -- Moves one pending entry of a stream to where it is handed out again; dead after `limit` attempts.
--- `charge`: 1 = counts as an attempt; `suspect`: 1 = it may be what its process died of.
+-- `charge`: 1 = counts as an attempt; `suspect`: 1 = it may be what its process died of. Returns its bytes.
 local function give_back(P, lane, stream, entry, charge, suspect, limit, keep, now, woken)
   local found = redis.call('XRANGE', stream, entry, entry)
   if not found[1] then
     redis.call('XACK', stream, GROUP, entry)
-    return
+    return 0
   end
   local f = fields_of(found[1])
   local attempts, suspected = f.a + charge, f.s + suspect
@@ -749,23 +817,26 @@ local function give_back(P, lane, stream, entry, charge, suspect, limit, keep, n
   end
   redis.call('XACK', stream, GROUP, entry)
   redis.call('XDEL', stream, entry)
+  return #f.h + #f.b
 end
 
 -- Empties one worker's hands: its pending entries are handed out again, then its lease is gone.
+-- Returns how many were, and whether there may be more: then the lease is still there.
 local function hand_back(P, worker, charge, suspect, limit, keep, now)
-  local woken, count = {}, 0
+  local woken, count, size = {}, 0, 0
   for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
     for _, kind in ipairs({ 'r:', 's:' }) do
       local stream = P .. kind .. lane
       if redis.call('EXISTS', stream) == 1 then
         local pending = redis.call('XPENDING', stream, GROUP, '-', '+', HANDED_BACK - count, worker)
         for _, entry in ipairs(pending) do
-          give_back(P, lane, stream, entry[1], charge, suspect, limit, keep, now, woken)
+          size = size + give_back(P, lane, stream, entry[1], charge, suspect, limit, keep, now, woken)
           count = count + 1
+          if size >= PIECE then break end
         end
-        if count >= HANDED_BACK then
+        if count >= HANDED_BACK or size >= PIECE then
           wake_all(P, woken, now)
-          return count
+          return count, true
         end
         -- Only here: deleting a consumer drops what is pending under its name.
         redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, worker)
@@ -778,7 +849,7 @@ local function hand_back(P, worker, charge, suspect, limit, keep, now)
   end
   redis.call('DEL', P .. 'worker:' .. worker, P .. 'wake:' .. worker)
   wake_all(P, woken, now)
-  return count
+  return count, false
 end
 
 -- What is known of a message without running it, and how what waits is set aside and looked through.
@@ -862,34 +933,62 @@ local function last_read(stream)
   return '0-0'
 end
 
--- Looks at up to `most` messages of one source from a cursor on ("" the beginning): "s:<pool>:<lane>"
--- and "r:<pool>:<lane>", of which only what no worker holds, "delayed", "aside:<pause>".
--- Returns the next cursor, "" behind the last, and {{where in the source, fields, pool, lane}..}.
-local function look(P, source, cursor, most)
-  local found, key = {}, P .. source
-  if source == 'delayed' then
-    local reply = redis.call('HSCAN', P .. 'delayed:m', cursor == '' and '0' or cursor, 'COUNT', most)
-    for k = 1, #reply[2], 2 do
-      local f, pool, lane = unpacked(reply[2][k + 1])
-      found[#found + 1] = { reply[2][k], f, pool, lane }
+-- Three readers of `count` messages, one a kind of source: each adds them to `found`, and returns the
+-- next cursor, "" behind the last, and their bytes. Of a hash the server gives whole buckets: some more.
+local function look_at_delayed(P, cursor, count, found)
+  local reply, size = redis.call('HSCAN', P .. 'delayed:m', cursor == '' and '0' or cursor, 'COUNT', count), 0
+  for k = 1, #reply[2], 2 do
+    local bytes = reply[2][k + 1]
+    local f, pool, lane = unpacked(bytes)
+    found[#found + 1] = { reply[2][k], f, pool, lane, #bytes }
+    size = size + #bytes
+  end
+  return reply[1] == '0' and '' or reply[1], size
+end
+
+local function look_at_aside(list, cursor, count, found)
+  local from, size = tonumber(cursor) or 0, 0
+  local there = redis.call('LRANGE', list, from, from + count - 1)
+  for _, bytes in ipairs(there) do
+    local f, pool, lane = unpacked(bytes)
+    found[#found + 1] = { bytes, f, pool, lane, #bytes }
+    size = size + #bytes
+  end
+  return #there == count and tostring(from + count) or '', size
+end
+
+local function look_at_queue(stream, from, count, found, pool, lane)
+  local there, size = redis.call('XRANGE', stream, '(' .. from, '+', 'COUNT', count), 0
+  for _, entry in ipairs(there) do
+    local f = fields_of(entry)
+    found[#found + 1] = { entry[1], f, pool, lane, #f.h + #f.b }
+    size = size + #f.h + #f.b
+  end
+  return #there == count and there[count][1] or '', size
+end
+
+-- Looks at up to `most` messages of one source, or `limit` bytes, from a cursor on ("" the beginning):
+-- "s:<pool>:<lane>" and "r:<pool>:<lane>", of which only what no worker holds, "delayed", "aside:<pause>".
+-- Returns the next cursor, "" behind the last, and {{where in the source, fields, pool, lane, bytes}..}.
+local function look(P, source, cursor, most, limit)
+  local found, size, last = {}, 0, nil
+  local pool, lane = string.match(source, '^[sr]:(.-):(.*)$')
+  if pool then
+    local read = last_read(P .. source)
+    cursor = cursor == '' and read or later(cursor, read)
+  end
+  repeat
+    local count = few(most - #found, last)
+    if pool then
+      cursor, last = look_at_queue(P .. source, cursor, count, found, pool, lane)
+    elseif source == 'delayed' then
+      cursor, last = look_at_delayed(P, cursor, count, found)
+    else
+      cursor, last = look_at_aside(P .. source, cursor, count, found)
     end
-    return reply[1] == '0' and '' or reply[1], found
-  end
-  if string.sub(source, 1, 6) == 'aside:' then
-    local from = tonumber(cursor) or 0
-    for k, bytes in ipairs(redis.call('LRANGE', key, from, from + most - 1)) do
-      local f, pool, lane = unpacked(bytes)
-      found[k] = { bytes, f, pool, lane }
-    end
-    return #found == most and tostring(from + most) or '', found
-  end
-  local pool, lane = string.match(source, '^%a:(.-):(.*)$')
-  local from = last_read(key)
-  if cursor ~= '' then from = later(cursor, from) end
-  for k, entry in ipairs(redis.call('XRANGE', key, '(' .. from, '+', 'COUNT', most)) do
-    found[k] = { entry[1], fields_of(entry), pool, lane }
-  end
-  return #found == most and found[most][1] or '', found
+    size = size + last
+  until cursor == '' or #found >= most or size >= limit
+  return cursor, found
 end
 
 -- What new work is checked against, and how fast a pool drains. Of each pool the hash `load:<pool>`:
@@ -1091,20 +1190,23 @@ local function joins_of(run, f)
   return names
 end
 
--- Ends one delivery with its effects: ARGV[i..n] = stream, entry, run, keep_ms, effects. See
--- `complete` for what it returns.
-local function complete_one(P, argv, i, n, now, woken, spent)
+-- Ends one delivery with its effects: ARGV[i..n] = stream, entry, run, keep_ms, effects; `read`: bytes
+-- of messages that this call read before. Returns what `complete` does, and the bytes that it read.
+local function complete_one(P, argv, i, n, now, woken, spent, read)
   local stream, run = argv[i], argv[i + 2]
   local s, record = nil, run ~= '' and read_run(P, run) or nil
   local over = record and over_already(record, now)
-  -- Nobody waits for the fan-ins of a run that is over: not even for what of them was held back.
-  local found = over and stream ~= '' and redis.call('XRANGE', stream, argv[i + 1], argv[i + 1])[1]
-  local joins = found and joins_of(run, fields_of(found)) or {}
+  -- Nobody waits for the fan-ins of a run that is over: not even for what of them was held back. Behind
+  -- PIECE bytes they are left to their time to live, where no other member of them comes by.
+  local found = over and stream ~= '' and read < PIECE
+    and redis.call('XRANGE', stream, argv[i + 1], argv[i + 1])[1]
+  local f = found and fields_of(found)
+  local joins = f and joins_of(run, f) or {}
   if stream ~= '' and not settle(stream, argv[i + 1]) then return 'stale' end
   if over then
     for _, join in ipairs(joins) do forget(P, join) end
     if over == 'late' then end_run(P, run, 'expired', 'null', tonumber(argv[i + 3]), now, nil, nil, record) end
-    return over
+    return over, f and #f.h + #f.b or 0
   end
   if record and record[4] then s = spent[run] or { 0, 0, record[4], tonumber(argv[i + 3]) } end
   local fits = s and function(bytes, members) return may_have(P, run, s, bytes, members) end
@@ -1180,7 +1282,7 @@ redis.register_function{ function_name = 'aq1_cancel', callback = cancel, flags 
 -- On a full Redis: allowed. Cost: 10-25 us.
 local function complete(keys, argv)
   local P, now, woken, spent = keys[1], now_ms(), {}, {}
-  local answer = complete_one(P, argv, 1, #argv, now, woken, spent)
+  local answer = complete_one(P, argv, 1, #argv, now, woken, spent, 0)
   charge(P, spent, now)
   if argv[1] ~= '' and answer ~= 'stale' then drained(P, { [argv[1]] = 1 }) end
   wake_all(P, woken, now)
@@ -1196,10 +1298,11 @@ redis.register_function{ function_name = 'aq1_complete', callback = complete, fl
 -- On a full Redis: allowed. Cost: 10-20 us each; the caller keeps a call under 5 ms.
 local function complete_many(keys, argv)
   local P, now, woken, spent = keys[1], now_ms(), {}, {}
-  local answers, ended, i = {}, {}, 1
+  local answers, ended, i, read = {}, {}, 1, 0
   while i <= #argv do
     local n, stream = i + tonumber(argv[i]), argv[i + 1]
-    local answer = complete_one(P, argv, i + 1, n, now, woken, spent)
+    local answer, bytes = complete_one(P, argv, i + 1, n, now, woken, spent, read)
+    read = read + (bytes or 0)
     if stream ~= '' and answer ~= 'stale' then ended[stream] = (ended[stream] or 0) + 1 end
     answers[#answers + 1] = answer
     i = n + 1
@@ -1350,9 +1453,8 @@ redis.register_function{ function_name = 'aq1_fail', callback = fail, flags = { 
 -- Nothing is handed out of a paused pool; what is met of a paused step, flow or tenant is put aside.
 -- On a full Redis: allowed (a delivery record is small). Cost: 8 reads, 2-4 us a message; 10 us of
 -- one that is put aside, therefore at most 100 messages while there are pauses. A call ends behind
--- PIECE bytes of bodies.
+-- PIECE bytes.
 local PAUSED_MOST = 100
-local AT_A_TIME = 64 -- messages between two looks at how large they were
 
 local function fetch(keys, argv)
   local P, worker, pool = keys[1], argv[1], argv[2]
@@ -1376,6 +1478,7 @@ local function fetch(keys, argv)
     local pause = stopped_by(P, f, paused, string.sub(stream, #P + 1, #P + 2) == 'r:')
     if not pause then return false end
     put_aside(P, pause, f, pool, lane)
+    size = size + #f.h + #f.b -- it is copied twice as often as what is handed out
     settle(stream, entry[1])
     aside = aside + 1
     return true
@@ -1389,7 +1492,7 @@ local function fetch(keys, argv)
     if not got then return 0 end
     local entries = got[1][2]
     for _, entry in ipairs(entries) do
-      size = size + #(entry[2][10] or '')
+      size = size + #(entry[2][8] or '') + #(entry[2][10] or '')
       if not (paused and stopped(stream, lane, entry)) then
         local live, deadline, run = 1, 0, entry[2][4]
         if entry[2][3] == 'r' and run ~= '' then
@@ -1402,11 +1505,12 @@ local function fetch(keys, argv)
     return #entries
   end
   local function read(stream, lane, most)
-    local total, asked, n = 0, 0, 0
+    local total, asked, n, last = 0, 0, 0, nil
     while total < most and size < PIECE and n == asked do
-      asked = math.min(AT_A_TIME, most - total)
+      local before = size
+      asked = few(most - total, last)
       n = take(stream, lane, asked)
-      total = total + n
+      total, last = total + n, size - before
     end
     return total
   end
@@ -1420,7 +1524,7 @@ local function fetch(keys, argv)
         local n = read(stream, lane, quota)
         quota, room = quota - n, room - n
         if kind == 's:' and quota > 0 and redis.call('EXISTS', P .. 'open:' .. name) == 1 then
-          spill(P, name, now)
+          size = size + spill(P, name, now, (PIECE - size) / 2)
           n = read(stream, lane, quota)
           quota, room = quota - n, room - n
         end
@@ -1446,10 +1550,10 @@ redis.register_function{ function_name = 'aq1_fetch', callback = fetch, flags = 
 -- Returns  {next cursor or "" behind the last, messages looked at,
 --           {{place among these from 0, where in the source, task id, step, pool, lane, retries,
 --             enqueued ms, what no worker has, join}..}}
--- On a full Redis: allowed. Cost: 2 us a message.
+-- On a full Redis: allowed. Cost: 2 us a message; a call ends behind PIECE bytes.
 local function find(keys, argv)
   local P, hits = keys[1], {}
-  local cursor, found = look(P, argv[1], argv[2], tonumber(argv[3]))
+  local cursor, found = look(P, argv[1], argv[2], tonumber(argv[3]), PIECE)
   for k, one in ipairs(found) do
     local f = one[2]
     if f.r == argv[4] then
@@ -1585,8 +1689,9 @@ redis.register_function{ function_name = 'aq1_pause', callback = pause, flags = 
 -- ARGV[6]  number    most dead letters                 ARGV[7]  bytes     most of them together
 -- Returns  {messages moved or, where there may be more, `most`, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message, 3 us to let a retry wait for its
--- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes.
-local SLICE = 50
+-- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes, dropped ones
+-- count half.
+local SLICE = 50 -- messages whose names are read at once
 local DROPPED = 100 -- at most, by one call
 
 local function put_into_queues(P, found, s, woken)
@@ -1595,11 +1700,19 @@ local function put_into_queues(P, found, s, woken)
     -- What a dead process held goes before newer work, though it had to wait for a free place.
     add(P, f.s > 0 and 'r:' or 's:', message_of(f, pool, lane), f.a, f.n, f.t)
     woken[pool] = (woken[pool] or 0) + 1
-    s.moved, s.bytes = s.moved + 1, s.bytes + #f.h + #f.b
   end
+  s.moved = s.moved + #found
 end
 
--- Moves what is due: into its queue, retries among those that wait for a token. `s`: see `promote`.
+-- Does with the first of `members` what `undelay` does, as many as there are bytes left for; returns
+-- those it found, and how many it has done with. `s`: see `promote`.
+local function take_out(P, members, s, stays)
+  local found, done, size = undelay(P, members, PIECE - s.bytes, stays)
+  s.bytes = s.bytes + size
+  return found, done
+end
+
+-- Moves what is due: into its queue, retries among those that wait for a token.
 local function move_due(P, s, now, woken)
   while s.left > 0 and s.bytes < PIECE do
     local found = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'WITHSCORES', 'LIMIT', 0,
@@ -1607,26 +1720,28 @@ local function move_due(P, s, now, woken)
     if not found[1] then return end
     local members, due = {}, {}
     for k = 1, #found, 2 do members[#members + 1], due[found[k]] = found[k], found[k + 1] end
-    local ready = undelay(P, members, function(member, f, pool)
+    local ready, done = take_out(P, members, s, function(member, f, pool)
       if not f.back then return false end
       wait_for_token(P, pool, member, due[member], now)
-      s.bytes = s.bytes + #f.h + #f.b
       return true
     end)
     put_into_queues(P, ready, s, woken)
-    s.left = s.left - #members
+    s.left = s.left - done
   end
 end
 
--- Starts the retries that have waited longest, of each pool as many as it has tokens.
+-- Starts the retries that have waited longest, of each pool as many as it has tokens. Those there are no
+-- bytes left for give theirs back.
 local function start_retries(P, s, now, woken)
   for _, pool in ipairs(redis.call('ZRANGEBYSCORE', P .. 'tokens', '-inf', now, 'LIMIT', 0, SLICE)) do
     local key, at, taken = P .. 'retries:' .. pool, now, 1
     while taken > 0 and s.left > 0 and s.bytes < PIECE do
       taken, at = take_tokens(P, pool, math.min(SLICE, s.left, redis.call('ZCARD', key)), now)
       local members = taken > 0 and redis.call('ZRANGE', key, 0, taken - 1) or {}
-      put_into_queues(P, undelay(P, members), s, woken)
-      s.left = s.left - taken
+      local found, done = take_out(P, members, s)
+      put_into_queues(P, found, s, woken)
+      if done < taken then _, at = take_tokens(P, pool, done - taken, now) end
+      s.left = s.left - done
     end
     if redis.call('EXISTS', key) == 0 then
       redis.call('ZREM', P .. 'tokens', pool)
@@ -1637,21 +1752,26 @@ local function start_retries(P, s, now, woken)
 end
 
 -- Drops what is delayed of runs that have ended, and their fan-ins, as a worker would that fetched it.
--- Returns whether there may be more.
+-- Returns whether there may be more, and the bytes it read.
 local function drop_ended(P)
   local dropped, size = 0, 0
   while dropped < DROPPED and size < PIECE do
     local run = redis.call('SRANDMEMBER', P .. 'ended')
-    if not run then return false end
-    local members = redis.call('SPOP', P .. 'delayed:r:' .. run, math.min(SLICE, DROPPED - dropped))
-    if not members[1] then redis.call('SREM', P .. 'ended', run) end
-    for _, one in ipairs(undelay(P, members)) do
+    if not run then return false, size end
+    local key = P .. 'delayed:r:' .. run
+    local members = redis.call('SRANDMEMBER', key, math.min(SLICE, DROPPED - dropped))
+    local found, done, bytes = undelay(P, members, PIECE - size)
+    for _, one in ipairs(found) do
       for _, join in ipairs(joins_of(run, one[1])) do forget(P, join) end
-      size = size + #one[1].h + #one[1].b
     end
-    dropped = dropped + math.max(1, #members)
+    if done > 0 then
+      redis.call('SREM', key, unpack(members, 1, done)) -- what is there no more too
+    else
+      redis.call('SREM', P .. 'ended', run)
+    end
+    dropped, size = dropped + math.max(1, done), size + bytes
   end
-  return true
+  return true, size
 end
 
 -- `s`: what a call may still look at and what it did: {left, moved, bytes}.
@@ -1663,11 +1783,13 @@ local function promote(keys, argv)
   for _, run in ipairs(late) do
     if not end_run(P, run, 'expired', 'null', keep, now) then redis.call('ZREM', P .. 'due', run) end
   end
-  local more = drop_ended(P)
+  local more, dropped = drop_ended(P)
+  s.bytes = dropped / 2 -- read and not written; and some are left for what is due
   move_due(P, s, now, woken)
   start_retries(P, s, now, woken)
+  more = more or s.left <= 0 or s.bytes >= PIECE
   for _, pause in ipairs(pauses(P) or {}) do
-    if pause.ending then bring_back(P, pause.text, 100, woken) end
+    if pause.ending then _, _, s.bytes = bring_back(P, pause.text, 100, s.bytes, woken) end
   end
   wake_all(P, woken, now)
   local old = redis.call('ZRANGEBYSCORE', P .. 'runs', '-inf', now - keep * 2, 'LIMIT', 0, 500)
@@ -1675,12 +1797,11 @@ local function promote(keys, argv)
   if argv[3] then
     redis.call('HSET', P .. 'dead:n', 'max_payload', argv[4], 'max_number', argv[6] or DEAD_NUMBER,
       'max_bytes', argv[7] or DEAD_BYTES)
-    trim_to_fit(P, now - tonumber(argv[3]))
+    trim_to_fit(P, s.bytes, now - tonumber(argv[3]))
     if redis.call('XLEN', P .. 'dead') == 0 then redis.call('HSET', P .. 'dead:n', 'bytes', 0) end
   end
   local first = tonumber(redis.call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')[2])
   local token = tonumber(redis.call('ZRANGE', P .. 'tokens', 0, 0, 'WITHSCORES')[2])
-  more = more or s.left <= 0 or s.bytes >= PIECE
   return { more and most or s.moved, #late, math.min(first or token or 0, token or first or 0) }
 end
 
@@ -1696,13 +1817,14 @@ redis.register_function{ function_name = 'aq1_promote', callback = promote, flag
 -- ARGV[5]  pool      ARGV[6] lane    ARGV[7] step    ARGV[8] flow    ARGV[9] tenant; "" = any
 -- ARGV[10] before    only what was enqueued before this, ms; negative: minus that many ms ago
 -- Returns  {next cursor or "" behind the last, messages moved, 1 = the dead letters are full}
--- On a full Redis: allowed (moves, does not add). Cost: 15 us a message.
+-- On a full Redis: allowed (moves, does not add). Cost: 15 us a message; a call ends behind half of PIECE bytes.
 local function purge(keys, argv)
   local P, source, now, moved = keys[1], argv[1], now_ms(), 0
-  if string.match(source, '^s:') then spill(P, string.sub(source, 3), now) end
+  local limit = PIECE / 2 -- each is read, and written as a letter
+  if string.match(source, '^s:') then limit = limit - spill(P, string.sub(source, 3), now, limit / 2) end
   local before = tonumber(argv[10])
   if before < 0 then before = now + before end
-  local cursor, found = look(P, source, argv[2], tonumber(argv[3]))
+  local cursor, found = look(P, source, argv[2], tonumber(argv[3]), limit)
   local room, bytes = letters_room(P)
   local function fits(f, pool, lane)
     if argv[5] ~= '' and argv[5] ~= pool then return false end
@@ -1714,19 +1836,21 @@ local function purge(keys, argv)
       and (argv[9] == '' or argv[9] == tenant)
   end
   for _, one in ipairs(found) do
-    local place, f, pool, lane = one[1], one[2], one[3], one[4]
+    local place, f, pool, lane, there = one[1], one[2], one[3], one[4], true
     if fits(f, pool, lane) then
       local size = #argv[4] + #f.h + #f.b
       if room <= 0 or bytes < size then return { argv[2], moved, 1 } end
       if source == 'delayed' then
-        undelay(P, { place })
+        there = take_delayed(P, place, f, pool, lane, one[5]) -- two looks may show one twice
       elseif string.match(source, '^aside:') then
         take_aside(P, P .. source, place, pool, lane)
       else
         redis.call('XDEL', P .. source, place)
       end
-      dead(P, argv[4], f, pool, lane)
-      moved, room, bytes = moved + 1, room - 1, bytes - size
+      if there then
+        dead(P, argv[4], f, pool, lane)
+        moved, room, bytes = moved + 1, room - 1, bytes - size
+      end
     end
   end
   if cursor ~= '' and string.match(source, '^aside:') then cursor = tostring(tonumber(cursor) - moved) end
@@ -1749,7 +1873,8 @@ redis.register_function{ function_name = 'aq1_purge', callback = purge, flags = 
 -- Returns  {messages returned, worker or "", workers that hold a lease, 0 = nobody was looked at}; the
 --          last, for those that do not ask: when the next lease runs out, now where one has, 0 none
 -- A gap, a clock that went back or a new server (see `server_changed`): every lease gets a new term.
--- On a full Redis: allowed. Cost: one process a call, at most HANDED_BACK messages, 11 us each.
+-- On a full Redis: allowed. Cost: one process a call, at most HANDED_BACK messages, 11 us each, or
+-- PIECE bytes.
 local function isolates(P, worker)
   local text = redis.call('HGET', P .. 'worker:' .. worker, 'report')
   local read, report = pcall(cjson.decode, text or '')
@@ -1803,10 +1928,11 @@ redis.register_function{ function_name = 'aq1_reap', callback = reap, flags = { 
 -- ARGV[1]  worker
 -- ARGV[2]  charge    0 = it stopped in order, 1 = it died
 -- ARGV[3]  limit     attempts before a message is dead      ARGV[4]  keep_ms
--- Returns  messages handed back; HANDED_BACK means: call again
--- On a full Redis: allowed. Cost: 11 us a message.
+-- Returns  messages handed back; HANDED_BACK means: call again (it were so many, or PIECE bytes)
+-- On a full Redis: allowed. Cost: 11 us a message; a call ends behind PIECE bytes.
 local function release_lease(keys, argv)
-  return hand_back(keys[1], argv[1], tonumber(argv[2]), 0, tonumber(argv[3]), tonumber(argv[4]), now_ms())
+  local count, more = hand_back(keys[1], argv[1], tonumber(argv[2]), 0, tonumber(argv[3]), tonumber(argv[4]), now_ms())
+  return more and HANDED_BACK or count
 end
 
 redis.register_function{ function_name = 'aq1_release', callback = release_lease, flags = { 'allow-oom' } }
@@ -1874,7 +2000,7 @@ redis.register_function{ function_name = 'aq1_replay', callback = replay, flags 
 -- ARGV[1]  pause     as `pause` takes it
 -- ARGV[2]  most      messages a call, at most 500
 -- Returns  {1 = was paused | 0, messages brought back, messages left}
--- On a full Redis: allowed (moves, does not add). Cost: 5 us a message.
+-- On a full Redis: allowed (moves, does not add). Cost: 5 us a message; a call ends behind PIECE bytes.
 local function resume(keys, argv)
   local P, name, now, woken = keys[1], argv[1], now_ms(), {}
   local since = redis.call('HGET', P .. 'paused', name)
@@ -1882,7 +2008,7 @@ local function resume(keys, argv)
   if string.sub(since, 1, 1) ~= '-' then redis.call('HSET', P .. 'paused', name, '-' .. since) end
   local pool = string.match(name, '^pool:(.*)$')
   if pool then woken[pool] = 16 end
-  local moved, left = bring_back(P, name, tonumber(argv[2]), woken)
+  local moved, left = bring_back(P, name, tonumber(argv[2]), 0, woken)
   wake_all(P, woken, now)
   return { 1, moved, left }
 end
