@@ -36,7 +36,7 @@ BOUNDED = {
     "agentq.inference.reply:ReplyBuilder._texts": _SHORT,
     "agentq.inference.server.minilm:_Encoder.constants": "the model's own",
     "agentq.inference.server.minilm:_Encoder.nodes": "the model's own",
-    "agentq.ops.bench.functions:Round._found": _SHORT,
+    "agentq.ops.bench.timing:Timing._found": _SHORT,
     "agentq.ops.tune.climb:_Climb.made": _SHORT,
     "agentq.ops.tune.record:Record._samples": _SHORT,
     "agentq.ops.up:Up.environment": "a handful of names",
