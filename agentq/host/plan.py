@@ -32,6 +32,8 @@ class Demand:
     threads: int | None = None
     children: int | None = None
     """Processes for steps of kind="cpu" of each process; 0: the app has no such steps."""
+    spare: int = 0
+    """Children that are kept started for when one ends; none where there are no children."""
     memory_bytes: int | None = None
     suspects: int = 16
     """Steps that may run alone at once, in a process each."""

@@ -131,7 +131,8 @@ def _node_share(machine: Machine, node: int | None, crowd: int) -> int | None:
 
 
 def _process(demand: Demand, placed: Placement, node: int | None, memory: int) -> Process:
-    children, threads = len(placed.children), demand.threads or 1
+    threads = demand.threads or 1
+    children = len(placed.children) + (demand.spare if placed.children else 0)
     free = memory - measured.WORKER_BYTES - children * measured.CHILD_BYTES
     held = max(LEAST_SLOTS, free // (measured.STEP_BYTES * measured.STEP_ROOM))
     slots = demand.slots or min(demand.most_slots, held)

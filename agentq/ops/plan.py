@@ -44,6 +44,7 @@ def demands_of(settings: Settings, *, cpu_steps: bool) -> list[Demand]:
             most_slots=worker.slots,
             threads=worker.threads,
             children=(worker.cpu_processes or None) if has_children else 0,
+            spare=worker.spare,
             memory_bytes=pool.memory,
             suspects=worker.suspects,
         )

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agentq.errors import AgentQError, BrokerNotConfigured, SettingsError
-from agentq.host.allocator import find_jemalloc
 from agentq.host.machine import read_machine
 from agentq.host.topology import allowed_cores
 from agentq.ops.application import any_app
@@ -145,7 +144,7 @@ def _machine(settings: Settings, roots: Roots, *, cpu_steps: bool) -> dict[str, 
         "machine.open_files": partial(machine.open_files, roots),
         "machine.governor": partial(machine.governor, roots),
         "machine.core_load": partial(machine.core_load, roots),
-        "machine.allocator": lambda: machine.allocator(settings, installed=find_jemalloc()),
+        "machine.allocator": lambda: machine.allocator(settings),
     }
 
 

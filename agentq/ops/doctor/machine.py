@@ -9,10 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from agentq.host.core_load import between, look, unbalanced
 from agentq.host.plan import Plan
+from agentq.host.preload import Preloaded, find_library, how_to_install
 from agentq.host.topology import read_topology
 from agentq.ops.doctor.finding import Finding, of_machine, unchecked, warning
 from agentq.ops.doctor.roots import Roots
@@ -111,13 +112,16 @@ def governor(roots: Roots) -> Iterator[Finding]:
             )
 
 
-def allocator(settings: Settings, *, installed: Path | None) -> Iterator[Finding]:
-    """Find a machine without the allocator that its pools ask for; *installed*: jemalloc's file."""
-    wanting = [name for name, pool in settings.pools.items() if pool.allocator == "jemalloc"]
-    if wanting and installed is None:
-        yield warning(
-            "machine.allocator",
-            f"jemalloc is not there; {', '.join(sorted(wanting))} would run on glibc",
-            why="glibc keeps what a burst took: a worker stays large (`agentq bench memory`)",
-            remedy='apt install libjemalloc2, or dnf install jemalloc; or allocator = "glibc"',
-        )
+def allocator(
+    settings: Settings, *, installed: Callable[[Preloaded], Path | None] = find_library
+) -> Iterator[Finding]:
+    """Find a machine without the allocator that its pools ask for."""
+    for name in get_args(Preloaded):
+        wanting = [pool for pool, one in settings.pools.items() if one.allocator == name]
+        if wanting and installed(name) is None:
+            yield warning(
+                "machine.allocator",
+                f"{name} is not there; {', '.join(sorted(wanting))} would run on glibc",
+                why="glibc keeps what a burst took: a worker stays large (`agentq bench memory`)",
+                remedy=f'{how_to_install(name)}; or allocator = "glibc"',
+            )

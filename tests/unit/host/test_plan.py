@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,12 @@ def test_a_plan_is_read_back_as_it_was_kept_and_anything_else_is_refused(tmp_pat
     kept.write_text("{}", encoding="ascii")
     with pytest.raises(SettingsError, match=r"plan.json is no plan of this version"):
         read_plan(kept)
+
+
+def test_spare_children_take_memory_and_tasks_where_there_are_children(tmp_path: Path) -> None:
+    machine = written(tmp_path, nodes=1, cores=2)
+    for children in (2, 0):
+        asked = [replace(one, memory_bytes=280 << 20) for one in demands(children=children)]
+        plain = make_plan(machine, asked).seat("shared", 0)
+        spared = make_plan(machine, [replace(one, spare=2) for one in asked]).seat("shared", 0)
+        assert (spared.tasks > plain.tasks, spared.slots < plain.slots) == (children > 0,) * 2

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentq.host.machine import read_machine
+from agentq.host.preload import Preloaded, how_to_install
 from agentq.ops.doctor import machine
 from agentq.ops.doctor.finding import Finding
 from agentq.ops.doctor.roots import Roots
@@ -91,11 +92,14 @@ def test_a_machine_that_shows_no_governor_says_so(kernel: Kernel) -> None:
     assert (found.severity, found.seen[:12]) == ("note", "not checked:")
 
 
-def test_jemalloc_is_missed_where_a_pool_asks_for_it() -> None:
-    settings = load_settings(overrides={"pools.shared.allocator": "glibc"})
-    [found] = machine.allocator(settings, installed=None)
-    assert found.seen == "jemalloc is not there; critical would run on glibc"
-    assert "apt install libjemalloc2" in found.remedy
-    assert list(machine.allocator(settings, installed=Path("libjemalloc.so.2"))) == []
+@pytest.mark.parametrize("name", ["jemalloc", "tcmalloc"])
+def test_an_allocator_is_missed_where_a_pool_asks_for_it(name: Preloaded) -> None:
+    settings = load_settings(
+        overrides={"pools.shared.allocator": "glibc", "pools.critical.allocator": name}
+    )
+    [found] = machine.allocator(settings, installed=lambda _: None)
+    assert found.seen == f"{name} is not there; critical would run on glibc"
+    assert how_to_install(name) in found.remedy
+    assert list(machine.allocator(settings, installed=lambda _: Path("there.so"))) == []
     both = {"pools.shared.allocator": "glibc", "pools.critical.allocator": "glibc"}
-    assert list(machine.allocator(load_settings(overrides=both), installed=None)) == []
+    assert list(machine.allocator(load_settings(overrides=both), installed=lambda _: None)) == []
