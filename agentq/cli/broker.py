@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,6 +71,34 @@ def _said(found: Functions | None) -> str:
     if found.revision < library.REVISION:
         return f"{what}; this build needs revision {library.REVISION}: agentq broker init loads it"
     return f"{what}: there already"
+
+
+@broker.command("serve")
+def serve(
+    data_dir: Annotated[
+        Path | None,
+        typer.Option("--data-dir", help="Default: embedded.data_dir, else this user's own."),
+    ] = None,
+) -> None:
+    """Run the embedded server alone, for workers that others start; Ctrl-C or SIGTERM ends it.
+
+    It listens on a socket in its data directory, for this user only, and is started again when it
+    dies. [bold]agentq up[/bold] does this itself.
+
+    Example: agentq broker serve --data-dir /var/lib/agentq
+    """
+    from agentq.cli.announcing import announcer
+    from agentq.cli.told_to_end import ending_in_order
+    from agentq.ops.embedded_broker import describe, start_embedded
+    from agentq.settings import load_settings
+
+    with ending_in_order(), ExitStack() as stack:
+        server = start_embedded(load_settings(), data_dir=data_dir, remedy="")
+        stack.callback(server.stop)
+        announcer(-1)(f"broker: {describe(server)}")
+        while True:
+            time.sleep(1)
+            server.start()  # does nothing while it runs
 
 
 @broker.command("acl")

@@ -31,6 +31,7 @@ from agentq.cli import (
     up,
     why,
     worker,
+    worker_gone,
 )
 from agentq.cli.failure import report, report_usage
 from agentq.errors import AgentQError
@@ -67,6 +68,7 @@ for module in (
     name = module.__name__.rpartition(".")[2]
     app.command(name)(getattr(module, name))
 app.command("resume")(pause.resume)
+app.command("worker-gone", hidden=True)(worker_gone.worker_gone)
 app.add_typer(dead.dead)
 app.add_typer(broker.broker)
 

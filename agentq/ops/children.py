@@ -17,7 +17,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -42,6 +42,8 @@ class Spec:
     """Where its output goes; None: where this process' goes."""
     essential: bool = True
     """Whether all the others are of no use without it, once it has run."""
+    on_end: Callable[[int], str] = lambda _: ""
+    """Called with its exit status when it has ended by itself; what it returns is said too."""
 
 
 @dataclass(kw_only=True)
@@ -164,9 +166,10 @@ class Children:
         status = process.wait()
         lived = time.monotonic() - child.began
         child.early_deaths = child.early_deaths + 1 if lived < _EARLY.total_seconds() else 0
-        tail = _tail(child)
+        who, tail = _who(child), _tail(child)
         self._forget(child)
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        more = f"; {line}" if (line := child.spec.on_end(status)) else ""
         if status and not child.announced:
             raise ProcessFailed(f"{child.spec.name} ended {how}{tail}")
         if child.early_deaths >= _EARLY_DEATHS:
@@ -174,7 +177,7 @@ class Children:
                 raise ProcessFailed(f"{child.spec.name} ended {how} again and again{tail}")
             return f"{child.spec.name} ended {how} again and again: given up{tail}"
         self._launch(child)
-        return f"{child.spec.name} (process {process.pid}) ended {how} and is started again"
+        return f"{who} ended {how} and is started again{more}"
 
     def _forget(self, child: _Child) -> None:
         child.process = None

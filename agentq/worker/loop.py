@@ -287,6 +287,7 @@ class Loop:
             return
         try:
             await release(self._store, self.worker, self._settings)
+            self._lease.released()
         except BrokerUnavailable as error:
             logger.warning("%s; what this worker held is free when its lease ends", error)
 

@@ -246,7 +246,8 @@ def test_a_second_up_is_refused_and_the_first_one_named(user: Home) -> None:
 def test_a_killed_worker_is_started_again(user: Home, up: RunningCommand) -> None:
     killed = user.one_process("--pool shared ")
     os.kill(killed, signal.SIGKILL)
-    up.wait_for(f"shared-0 (process {killed}) ended by signal 9 and is started again")
+    up.wait_for(f"shared-0 (process {killed}) ended by signal 9 and is started again; shared-0@")
+    up.wait_for(" is gone: 0 messages handed out again")
     assert user.run("submit", "orders", "3", "--wait", *APP).stdout == "6\n"
 
 

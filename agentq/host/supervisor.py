@@ -1,0 +1,90 @@
+"""Tells systemd how this process stands, and notes what it holds for when it is found dead.
+
+Nothing happens where no supervisor asked: it says so by the variables of sd_notify(3) and
+systemd.exec(5), which `agentq up` sets for its workers too.
+
+    NOTIFY_SOCKET       ready, stopping, a line of status
+    WATCHDOG_USEC       how long it may stay silent; then it is taken for hung and is ended
+    RUNTIME_DIRECTORY   a folder that lives as long as this process, and not longer
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+READY = "READY=1"
+STOPPING = "STOPPING=1"
+_ALIVE = "WATCHDOG=1"
+_PATIENCE_S = 0.1
+"""What a supervisor that does not read may cost this process."""
+
+_LONGEST_S = 1.0
+"""Between two signs of life; what is rendered as WatchdogSec has this as slack."""
+
+
+def tell(*lines: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Send *lines* (`READY`, `STOPPING`, ``STATUS=...``); return whether somebody was there."""
+    address = environ.get("NOTIFY_SOCKET")
+    if not address:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+        link.settimeout(_PATIENCE_S)
+        with contextlib.suppress(OSError):
+            link.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+            link.sendall("\n".join(lines).encode())
+            return True
+    return False
+
+
+class Watchdog:
+    """Gives signs of life while everything moves; created in the process that is watched."""
+
+    def __init__(self, *, environ: Mapping[str, str] = os.environ) -> None:
+        """Read whether this process is watched."""
+        limit_s = int(environ.get("WATCHDOG_USEC", "0")) / 1e6
+        own = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self.every_s = min(_LONGEST_S, limit_s / 4) if own else 0.0
+        """0: nobody watches."""
+        self._environ = environ
+        self._told = 0.0
+
+    def feed(self, *, moves: bool) -> None:
+        """Say that this process is alive, if it *moves* and the last time is long enough ago."""
+        now = time.monotonic()
+        if self.every_s and moves and now - self._told >= self.every_s:
+            self._told = now
+            tell(_ALIVE, environ=self._environ)
+
+
+class LeaseNote:
+    """The name of this process' lease in a file: whoever finds it dead hands back what it held."""
+
+    def __init__(self, *, environ: Mapping[str, str] = os.environ) -> None:
+        """Read where; nowhere unless a supervisor gave a folder."""
+        folder = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+        self._path = Path(folder) / "agentq-lease" if folder else None
+
+    def write(self, worker: str) -> None:
+        """Note the lease that is held from now on; whole or not at all."""
+        if self._path is not None:
+            with contextlib.suppress(OSError):  # without it the lease runs out by itself
+                new = self._path.with_suffix(".new")
+                new.write_text(worker, encoding="utf-8")
+                new.replace(self._path)
+
+    def read(self) -> str | None:
+        """Return the lease of the process that wrote; None: it held none when it ended."""
+        if self._path is None or not self._path.exists():
+            return None
+        return self._path.read_text(encoding="utf-8")
+
+    def remove(self) -> None:
+        """Note that nothing is held any more."""
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
