@@ -299,3 +299,7 @@ class BatcherStopped(AgentQError):
 
 class ProcessFailed(AgentQError):
     """A process that agentq started and watches ended again and again, or never got ready."""
+
+
+class DeployError(AgentQError):
+    """Units can not be rendered, installed or run as asked; the text has what is in the way."""

@@ -17,13 +17,17 @@ from agentq.cli import (
     dashboard,
     dead,
     demo,
+    deploy,
     doctor,
     events,
     metrics,
     migrate,
     pause,
     plan,
+    pools,
     purge,
+    rollout,
+    scale,
     settings,
     status,
     submit,
@@ -61,6 +65,9 @@ for module in (
     purge,
     dashboard,
     metrics,
+    scale,
+    rollout,
+    pools,
     settings,
     bench,
     tune,
@@ -71,6 +78,7 @@ app.command("resume")(pause.resume)
 app.command("worker-gone", hidden=True)(worker_gone.worker_gone)
 app.add_typer(dead.dead)
 app.add_typer(broker.broker)
+app.add_typer(deploy.deploy)
 
 
 _INTERRUPTED = 130

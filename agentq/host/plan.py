@@ -126,8 +126,13 @@ def read_plan(path: Path) -> Plan:
         SettingsError: it can not be read, or is none.
     """
     try:
-        return _PLAN.validate_json(path.read_bytes())
+        return parse_plan(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise SettingsError(
             f"{path} is no plan of this version ({error}); write it: agentq plan --json > {path}"
         ) from error
+
+
+def parse_plan(text: bytes) -> Plan:
+    """Return the plan that `Plan.as_json` wrote; `ValidationError` where *text* is none."""
+    return _PLAN.validate_json(text)

@@ -18,6 +18,7 @@ from agentq.settings.sources import (
     ENV_VARIABLE,
     Given,
     find_config,
+    read_credentials,
     read_environment,
     read_files,
     read_overrides,
@@ -31,7 +32,9 @@ def load_settings(
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Return the settings: defaults < default.toml < <env>.toml < environment < *overrides*.
+    """Return the settings, each layer over the ones before it.
+
+    defaults < default.toml < <env>.toml < systemd's credentials < environment < *overrides*.
 
     Args:
         env: chooses <env>.toml; else AGENTQ_ENV, else ``development``.
@@ -48,6 +51,7 @@ def load_settings(
     chosen, chosen_by = _environment(env, environ)
     given = [
         *read_files(find_config(config_dir, environ), chosen),
+        *read_credentials(environ),
         *read_environment(environ),
         *read_overrides(overrides or {}),
     ]

@@ -1,6 +1,6 @@
 """Reads each place a setting can come from into `Given` values that remember that place.
 
-    default.toml < <env>.toml < environment < command line
+    default.toml < <env>.toml < credentials < environment < command line
 
 Every reader returns flat dotted keys; nothing here knows which keys exist.
 """
@@ -17,13 +17,18 @@ from agentq.errors import SettingsError
 PREFIX = "AGENTQ_"
 ENV_VARIABLE = "AGENTQ_ENV"
 CONFIG_VARIABLE = "AGENTQ_CONFIG"
+CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
+"""Where systemd puts what a unit names in LoadCredential=."""
+CREDENTIAL_PREFIX = "agentq."
+"""``agentq.broker.url`` is the credential of broker.url."""
 CRASH_VARIABLE = "AGENTQ_CRASH"
 """For tests alone: see `agentq.store.fail_points`."""
 COMMAND_LINE = "command line"
 
 # The first two choose what is read, so they are no settings themselves.
 _NO_SETTINGS = frozenset({ENV_VARIABLE, CONFIG_VARIABLE, CRASH_VARIABLE})
-_PACKAGED = Path(__file__).parent / "defaults"
+PACKAGED = Path(__file__).parent / "defaults"
+"""The files inside the package."""
 # These may have no file; any other environment without one is a slip of the pen.
 _USUAL = frozenset({"development", "test", "production"})
 
@@ -46,7 +51,7 @@ def find_config(config_dir: Path | None, environ: Mapping[str, str]) -> Path:
     asked = config_dir or (Path(named) if (named := environ.get(CONFIG_VARIABLE)) else None)
     if asked is None:
         here = Path("config")
-        return here if (here / "default.toml").is_file() else _PACKAGED
+        return here if (here / "default.toml").is_file() else PACKAGED
     if not (asked / "default.toml").is_file():
         by = "config_dir" if config_dir else CONFIG_VARIABLE
         raise SettingsError(
@@ -83,6 +88,22 @@ def read_environment(environ: Mapping[str, str]) -> Iterator[Given]:
             yield Given(key, text or None, variable)
 
 
+def read_credentials(environ: Mapping[str, str]) -> Iterator[Given]:
+    """Yield what systemd hands this service as credentials: secrets that are in no variable.
+
+    Raises:
+        SettingsError: one can not be read.
+    """
+    named = environ.get(CREDENTIALS_VARIABLE)
+    for path in sorted(Path(named).glob(f"{CREDENTIAL_PREFIX}*")) if named else ():
+        source = f"credential {path.name}"
+        try:
+            text = path.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{source} can not be read: {error}") from error
+        yield Given(path.name.removeprefix(CREDENTIAL_PREFIX), text, source)
+
+
 def read_overrides(overrides: Mapping[str, object]) -> Iterator[Given]:
     """Yield what the command line says, by dotted key."""
     yield from _flat(overrides, "", COMMAND_LINE)
@@ -112,7 +133,7 @@ def _flat(table: Mapping[str, object], prefix: str, source: str) -> Iterator[Giv
 
 
 def _named(path: Path) -> str:
-    if path.parent == _PACKAGED:
+    if path.parent == PACKAGED:
         return f"{path.name} (in agentq)"
     absolute = path.absolute()
     here = Path.cwd()

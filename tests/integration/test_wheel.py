@@ -68,6 +68,7 @@ def test_the_wheel_holds_agentq_alone_with_the_demo_settings_and_functions(wheel
     assert tops == {"agentq", re.sub(r"-py3-.*", ".dist-info", wheel.name)}
     assert {
         "agentq/_demo/tasks/research/steps.py",
+        "agentq/ops/deploy/templates/agentq-worker@.service",
         "agentq/settings/defaults/default.toml",
         "agentq/store/functions/complete.lua",
         "agentq/py.typed",

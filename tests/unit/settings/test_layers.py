@@ -133,3 +133,29 @@ def test_environment_without_a_file_is_refused_with_those_that_exist(config: Pat
         load_settings(env="prodution", config_dir=config, environ={})
     assert "env 'prodution' is unknown" in str(refused.value)
     assert "known are development, production, staging, test" in str(refused.value)
+
+
+@pytest.fixture
+def credentials(tmp_path: Path) -> Path:
+    """What systemd hands a service, one of another program's among it."""
+    folder = tmp_path / "credentials"
+    folder.mkdir()
+    (folder / "agentq.broker.url").write_text("agentq://:hunter2@db:6379/0\n")
+    (folder / "tls.key").write_text("not ours")
+    return folder
+
+
+def test_a_credential_beats_the_files_and_a_variable_beats_it(credentials: Path) -> None:
+    environ = {"CREDENTIALS_DIRECTORY": str(credentials)}
+    settings = load_settings(environ=environ)
+    assert settings.broker.url == "agentq://:hunter2@db:6379/0"
+    assert source(settings, "broker.url") == "credential agentq.broker.url"
+    other = load_settings(environ={**environ, "AGENTQ_BROKER__URL": "agentq://other"})
+    assert other.broker.url == "agentq://other"
+
+
+def test_a_credential_that_is_no_setting_is_refused_without_its_text(credentials: Path) -> None:
+    (credentials / "agentq.broker.ulr").write_text("agentq://:hunter2@db")
+    with pytest.raises(SettingsError, match=r"broker\.ulr") as caught:
+        load_settings(environ={"CREDENTIALS_DIRECTORY": str(credentials)})
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,156 @@
+"""`agentq deploy`: systemd units for this machine, written to read or put in place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentq.cli.options import App, Json
+
+if TYPE_CHECKING:
+    from agentq.ops.deploy.deployment import Site
+    from agentq.ops.deploy.install import Changes
+    from agentq.ops.deploy.machine import Machine
+
+deploy = typer.Typer(
+    name="deploy",
+    help="systemd units for this machine: render them to read, install and uninstall them.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Folder = Annotated[
+    Path | None,
+    typer.Option("--folder", help="Your project: app and config/. Default: this folder."),
+]
+Python = Annotated[
+    Path | None,
+    typer.Option("--python", help="Of the environment that has both. Default: this one's."),
+]
+User = Annotated[str | None, typer.Option("--user", help="Who they run as. Default: agentq.")]
+Root = Annotated[
+    Path, typer.Option("--root", help="Write below this folder instead of /, and run nothing.")
+]
+
+
+@deploy.command("render")
+def render(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where; made if missing.")],
+    app: App = None,
+    folder: Folder = None,
+    python: Python = None,
+    user: User = None,
+) -> None:
+    """Write what [bold]install[/bold] would put below / into DIR, to be read; changes nothing else.
+
+    The values are those of the settings and of this machine's placement. AGENTQ_ variables of this
+    shell become those of the units; broker.url and model.api_key become credentials.
+
+    Example: agentq deploy render --out units -A myproject.flows:aq
+    """
+    from agentq.ops.deploy.deployment import given_by, load, plan_at
+    from agentq.ops.deploy.install import write_files
+    from agentq.ops.deploy.machine import Machine, render_all
+
+    site, given = _site(Machine(), app, folder, python, user), given_by(os.environ)
+    files = render_all(site, load(site, given, {}), plan_at(site, given, {}), given)
+    write_files(out, files)
+    for name in files:
+        typer.echo(out / name)
+
+
+@deploy.command("install")
+def install(
+    app: App = None,
+    folder: Folder = None,
+    python: Python = None,
+    user: User = None,
+    root: Root = Path("/"),
+    as_json: Json = False,
+) -> None:
+    """Put units, settings, user and kernel settings in place; as root. Again, it brings up to date.
+
+    A file that was edited since is left as it is, and said. Nothing is started or restarted:
+    [bold]systemctl start agentq.target[/bold], or [bold]agentq rollout[/bold] where it runs.
+
+    Example: agentq deploy install -A myproject.flows:aq
+    """
+    from agentq.ops.deploy.deployment import given_by, load, plan_at
+    from agentq.ops.deploy.machine import Machine
+
+    machine = Machine(root=root)
+    _require_root(machine)
+    given = given_by(os.environ)
+    if machine.record is not None and not given.environ:
+        given = machine.given()
+    site = _site(machine, app, folder, python, user)
+    site.require_visible()
+    changes = machine.install(site, load(site, given, {}), plan_at(site, given, {}), given)
+    _report(changes, as_json=as_json)
+
+
+@deploy.command("uninstall")
+def uninstall(root: Root = Path("/"), as_json: Json = False) -> None:
+    """Stop all in order and remove what install has written; as root.
+
+    What was edited, the data in /var/lib/agentq and the user stay, and are said.
+    """
+    from agentq.ops.deploy.machine import Machine
+
+    machine = Machine(root=root)
+    _require_root(machine)
+    site = machine.require().site
+    _report(machine.uninstall(), as_json=as_json)
+    if not as_json and root == Path("/"):
+        typer.echo(f"left: data in /var/lib/agentq; user {site.user} (userdel -r {site.user})")
+
+
+def _site(
+    machine: Machine, app: str | None, folder: Path | None, python: Path | None, user: str | None
+) -> Site:
+    """Return what is asked for; what is left out is as it is installed, else as it is here."""
+    import sys
+
+    from agentq.errors import DeployError
+    from agentq.ops.deploy.deployment import Site
+    from agentq.settings import load_settings
+
+    before = machine.record.site if machine.record else None
+    app = app or (before.app if before else load_settings().app)
+    if not app:
+        raise DeployError("no app is named: -A MODULE:NAME, or the setting app")
+    return Site(
+        app=app,
+        folder=(folder.absolute() if folder else before.folder if before else Path.cwd()),
+        python=python.absolute() if python else before.python if before else Path(sys.executable),
+        user=user or (before.user if before else "agentq"),
+    )
+
+
+def _require_root(machine: Machine) -> None:
+    from agentq.ops.deploy.machine import ROOT
+    from agentq.ops.deploy.systemd import require_root
+
+    if machine.root == ROOT:
+        require_root()
+
+
+def _report(changes: Changes, *, as_json: bool) -> None:
+    if as_json:
+        import orjson
+
+        typer.echo(orjson.dumps(changes).decode())
+        return
+    for what, names in (
+        ("written", changes.written), ("removed", changes.removed),
+        ("edited, kept", changes.kept),
+    ):  # fmt: skip
+        for name in names:
+            typer.echo(f"{what}: /{name}")
+    for line in changes.refused:
+        typer.echo(f"refused: {line}")
+    if changes.same:
+        typer.echo(f"as they were: {len(changes.same)}")

@@ -1,0 +1,54 @@
+"""`agentq pools`: the worker units of this machine and what they do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from agentq.cli.options import Json
+
+if TYPE_CHECKING:
+    from agentq.ops.deploy.pools import Process
+
+
+def pools(as_json: Json = False) -> None:
+    """Show each worker unit: state, cores, steps and slots, load, memory, restarts, allocator.
+
+    Load is percent of one core, children included, over half a second. As root: others do not see
+    all of it.
+
+    Example: agentq pools --json | jq '.[] | select(.restarts > 0)'
+    """
+    from agentq.ops.deploy.machine import Machine
+    from agentq.ops.deploy.pools import read_pools
+    from agentq.ops.deploy.systemd import require_systemd
+
+    require_systemd()
+    found = read_pools(Machine())
+    if as_json:
+        import orjson
+
+        typer.echo(orjson.dumps(found).decode())
+    else:
+        _print(found)
+
+
+def _print(found: list[Process]) -> None:
+    from rich.console import Console
+
+    from agentq.cli.tables import plain_table
+    from agentq.host.topology import format_cores
+
+    table = plain_table(
+        "process", "state", "cores", ">running", ">load", ">memory", ">restarts", "allocator"
+    )
+    for one in found:
+        running = f"{one.running} of {one.slots}" if one.slots is not None else "-"
+        load = f"{one.cpu_percent:.0f} %" if one.cpu_percent is not None else "-"
+        memory = f"{one.memory / 2**20:.0f} MB" if one.memory is not None else "-"
+        table.add_row(
+            one.instance, one.state, format_cores(one.cores) or "-", running, load, memory,
+            str(one.restarts), one.allocator or "-",
+        )  # fmt: skip
+    Console(highlight=False).print(table)

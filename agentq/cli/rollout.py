@@ -1,0 +1,27 @@
+"""`agentq rollout`: a new build or new settings, one worker process at a time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def rollout(
+    pools: Annotated[
+        list[str] | None, typer.Argument(metavar="[POOL...]", help="Only these. Default: all.")
+    ] = None,
+) -> None:
+    """Restart the worker units of this machine one after the other; as root.
+
+    Each drains, starts, takes work and keeps its lease before the next one; shared pools go first.
+    It stops at the first that is not well, and says so: exit code 1.
+
+    Example: agentq deploy install && agentq rollout
+    """
+    from agentq.ops.deploy.machine import Machine
+    from agentq.ops.deploy.rollout import rollout as restart
+    from agentq.ops.deploy.systemd import require_root
+
+    require_root()
+    restart(Machine(), tuple(pools or ()), say=typer.echo)

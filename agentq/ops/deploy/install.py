@@ -1,0 +1,204 @@
+"""Puts rendered files in place and takes them away again; what somebody has edited is kept.
+
+The record (`etc/agentq/deploy.json`) says what was written: path -> the hashes that are ours. It
+names old and new while files are being replaced, so that an installation that was cut off is
+neither half ours nor somebody's edit: the next one completes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from agentq.errors import DeployError
+from agentq.ops.deploy.deployment import Site
+from agentq.ops.deploy.render import File
+
+RECORD = "etc/agentq/deploy.json"
+_SUFFIX = ".agentq-new"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is installed."""
+
+    site: Site
+    processes: Mapping[str, int]
+    """Pool -> worker processes."""
+    hashes: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(kw_only=True)
+class Changes:
+    """What an installation did, by path below the root."""
+
+    written: list[str] = field(default_factory=list)
+    same: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    """Edited since we wrote them: left as they are."""
+    removed: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """What the system did not take, in its own words; the rest holds."""
+
+
+def read_record(root: Path) -> Record | None:
+    """Return what is installed below *root*; None: nothing.
+
+    Raises:
+        DeployError: the record can not be read.
+    """
+    path = root / RECORD
+    try:
+        said = orjson.loads(path.read_bytes())
+        site = said["site"]
+        return Record(
+            site=Site(
+                app=site["app"], folder=Path(site["folder"]), python=Path(site["python"]),
+                user=site["user"],
+            ),
+            processes=said["processes"],
+            hashes={name: tuple(hashes) for name, hashes in said["files"].items()},
+        )  # fmt: skip
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError) as error:
+        raise DeployError(
+            f"{path} can not be read ({error}); install again, or remove it"
+        ) from error
+
+
+def install(
+    root: Path, files: Mapping[str, File], *, site: Site, processes: Mapping[str, int]
+) -> Changes:
+    """Write *files* below *root*, remove what was installed and is no longer among them.
+
+    All or nothing as far as can be checked before: each is written beside its place first.
+
+    Raises:
+        DeployError: a file can not be written; nothing has changed then.
+    """
+    before = read_record(root)
+    ours = dict(before.hashes) if before else {}
+    changes = _compare(root, files, ours)
+    staged = _stage(root, {name: files[name] for name in changes.written})
+    hashes = {name: (_hash(files[name].text.encode()),) for name in files}
+    both = {name: (*ours.get(name, ()), *hashes.get(name, ())) for name in {*ours, *hashes}}
+    _write_record(root, site, processes, both)
+    for new, place in staged:
+        new.replace(place)
+    for name in changes.removed:
+        _remove(root, name)
+    edited = {name: ours[name] for name in changes.kept if name in ours}
+    _write_record(root, site, processes, {**hashes, **edited})
+    return changes
+
+
+def write_files(folder: Path, files: Mapping[str, File]) -> None:
+    """Write *files* below *folder*, whatever is there.
+
+    Raises:
+        DeployError: one can not be written; nothing has changed then.
+    """
+    for new, place in _stage(folder, files):
+        new.replace(place)
+
+
+def uninstall(root: Path) -> Changes:
+    """Remove all that was installed and not edited, and the record."""
+    record = read_record(root)
+    changes = _compare(root, {}, record.hashes if record else {})
+    for name in (*changes.removed, RECORD):
+        _remove(root, name)
+    return changes
+
+
+def _compare(root: Path, files: Mapping[str, File], ours: Mapping[str, tuple[str, ...]]) -> Changes:
+    changes = Changes()
+    for name in sorted({*files, *ours}):
+        found = _hash_of(root / name)
+        wanted = _hash(files[name].text.encode()) if name in files else None
+        if found is not None and found == wanted:
+            changes.same.append(name)
+        elif found is not None and found not in ours.get(name, ()):
+            changes.kept.append(name)
+        elif wanted is not None:
+            changes.written.append(name)
+        elif found is not None:
+            changes.removed.append(name)
+    return changes
+
+
+def _stage(root: Path, files: Mapping[str, File]) -> list[tuple[Path, Path]]:
+    staged = []
+    try:
+        for name, file in files.items():
+            place = root / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            new = place.with_name(place.name + _SUFFIX)
+            staged.append((new, place))
+            _write(new, file)
+    except OSError as error:
+        for new, _ in staged:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+        raise DeployError(
+            f"{error.filename} can not be written ({error.strerror}); nothing was changed"
+        ) from error
+    return staged
+
+
+def _write(path: Path, file: File) -> None:
+    path.unlink(missing_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode)
+    with os.fdopen(handle, "w", encoding="utf-8") as output:
+        os.fchmod(handle, file.mode)
+        output.write(file.text)
+        output.flush()
+        os.fsync(handle)
+
+
+def _write_record(
+    root: Path, site: Site, processes: Mapping[str, int], hashes: Mapping[str, tuple[str, ...]]
+) -> None:
+    body = {
+        "about": "what `agentq deploy install` wrote; it is how local edits are told",
+        "site": {
+            "app": site.app, "folder": str(site.folder), "python": str(site.python),
+            "user": site.user,
+        },
+        "processes": dict(processes),
+        "files": {name: list(ours) for name, ours in sorted(hashes.items())},
+    }  # fmt: skip
+    text = orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    [(new, place)] = _stage(root, {RECORD: File(text=text)})
+    new.replace(place)
+
+
+def _remove(root: Path, name: str) -> None:
+    """Remove a file, and the folders that it leaves empty; the system's own stay."""
+    path = root / name
+    path.unlink(missing_ok=True)
+    for folder in path.parents:
+        if "agentq" not in str(folder.relative_to(root)):
+            return
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _hash_of(path: Path) -> str | None:
+    try:
+        return _hash(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DeployError(f"{path} can not be read ({error.strerror}); nothing changed") from error

@@ -1,0 +1,140 @@
+"""This machine's agentq as a whole: installed, changed, taken away, read back with its settings."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+from agentq.errors import DeployError
+from agentq.host.plan import Plan, read_plan
+from agentq.ops.deploy import deployment, systemd
+from agentq.ops.deploy.deployment import Given, Site
+from agentq.ops.deploy.install import Changes, Record, install, read_record, uninstall
+from agentq.ops.deploy.render import (
+    CREDENTIALS,
+    ENVIRONMENT,
+    PLAN,
+    STOP_SLACK,
+    File,
+    embedded_variables,
+    render,
+)
+from agentq.ops.worker_process import launch_variables
+from agentq.settings import Settings
+from agentq.settings.sources import CREDENTIAL_PREFIX
+from agentq.store.address import parse
+from agentq.store.client import Store
+
+ROOT = Path("/")
+_SYSCTL = "/usr/lib/systemd/systemd-sysctl"
+_RUNTIME = Path("/run/agentq")
+_ASSIGNMENT = re.compile(r'^(\w+)="((?:[^"\\]|\\.)*)"$', re.MULTILINE)
+
+
+def render_all(site: Site, settings: Settings, plan: Plan, given: Given) -> dict[str, File]:
+    """Return every file for this machine; errors as `render`."""
+    allocators = {
+        name: launch_variables(pool, settings, environ={}) for name, pool in settings.pools.items()
+    }
+    return render(site, settings, plan, given, allocators)
+
+
+class Machine:
+    """What is installed below *root*; a root that is not / is written to, and nothing is run."""
+
+    def __init__(self, *, root: Path = ROOT) -> None:
+        """Read what is there."""
+        self.root = root
+        self.record = read_record(root)
+
+    def require(self) -> Record:
+        """Return what is installed.
+
+        Raises:
+            DeployError: nothing is.
+        """
+        if self.record is None:
+            raise DeployError("no units are installed here: agentq deploy install -A MODULE:NAME")
+        return self.record
+
+    def given(self) -> Given:
+        """Return the settings that were given when it was installed."""
+        path = self.root / ENVIRONMENT
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        plain = {name: re.sub(r"\\(.)", r"\1", value) for name, value in _ASSIGNMENT.findall(text)}
+        secrets = sorted((self.root / CREDENTIALS).glob(f"{CREDENTIAL_PREFIX}*"))
+        secret = {
+            path.name.removeprefix(CREDENTIAL_PREFIX): path.read_text(encoding="utf-8")
+            for path in secrets
+        }
+        return Given(plain=plain, secret=secret)
+
+    def settings(self, processes: Mapping[str, int] | None = None) -> Settings:
+        """Return the settings as the units have them, with other numbers of *processes*."""
+        record = self.require()
+        return deployment.load(record.site, self.given(), {**record.processes, **(processes or {})})
+
+    def store(self) -> Store:
+        """Return the cell that the units work for."""
+        settings = self.settings()
+        url = settings.require_broker() or embedded_variables()["AGENTQ_BROKER__URL"]
+        address = parse(url, cell=settings.broker.cell)
+        return Store(address=address, timeout=settings.broker.timeout)
+
+    def plan(self) -> Plan:
+        """Return the plan that the units were rendered from.
+
+        Raises:
+            DeployError: nothing is installed.
+            SettingsError: it can not be read.
+        """
+        self.require()
+        return read_plan(self.root / PLAN)
+
+    def install(self, site: Site, settings: Settings, plan: Plan, given: Given) -> Changes:
+        """Write the units and all they need, and have systemd read them; nothing is started.
+
+        Raises:
+            DeployError: something is in the way.
+        """
+        files = render_all(site, settings, plan, given)
+        processes = {name: pool.processes for name, pool in settings.pools.items()}
+        changes = install(self.root, files, site=site, processes=processes)
+        if self.root == ROOT:
+            try:
+                systemd.run(_SYSCTL, "/etc/sysctl.d/60-agentq.conf")
+            except DeployError as error:  # a container may not, and its units run all the same
+                changes.refused.extend(str(error).splitlines())
+            systemd.run("systemd-sysusers", "/etc/sysusers.d/agentq.conf")
+            systemd.run("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/agentq.conf")
+            systemd.systemctl("daemon-reload")
+            systemd.systemctl("enable", "--quiet", systemd.TARGET)
+        self.record = read_record(self.root)
+        return changes
+
+    def uninstall(self) -> Changes:
+        """Stop everything in order and remove what was installed; data and user stay.
+
+        Raises:
+            DeployError: nothing is installed, or something does not end.
+        """
+        self.require()
+        if self.root == ROOT:
+            # The target tells its services to stop and is gone; the slice is when they have.
+            systemd.systemctl("stop", systemd.TARGET, systemd.SLICE, within=self._stop_limit())
+            systemd.systemctl("disable", "--quiet", systemd.TARGET)
+        changes = uninstall(self.root)
+        self.record = None
+        if self.root == ROOT:
+            systemd.systemctl("daemon-reload")
+            systemd.systemctl("reset-failed", "agentq*")
+            with contextlib.suppress(OSError):  # the units' own folders in it are gone
+                _RUNTIME.rmdir()
+        return changes
+
+    def _stop_limit(self) -> timedelta:
+        """Return what stopping all may take before systemd itself ends what is left."""
+        return 2 * (self.settings().worker.drain_timeout + STOP_SLACK)

@@ -1,0 +1,218 @@
+"""Every file of a machine's units as text: the same for the same arguments, nothing is touched.
+
+The templates (`templates/`, and to read in the repository's deploy/systemd) are whole unit files
+with ``@NAME@`` where a value goes; a line that is nothing but an empty value is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from agentq.clock import format_duration
+from agentq.errors import DeployError
+from agentq.host.limits import OPEN_FILES
+from agentq.host.plan import Plan, Process
+from agentq.ops.deploy.deployment import STATE, Given, Site
+from agentq.settings import Settings
+from agentq.settings.sources import CREDENTIAL_PREFIX, variable_of
+from agentq.store.embedded import EmbeddedServer
+
+TEMPLATES = Path(__file__).parent / "templates"
+_UNITS = "etc/systemd/system"
+CREDENTIALS = "etc/agentq/credentials"
+ENVIRONMENT = "etc/agentq/environment"
+PLAN = "etc/agentq/plan.json"
+_PLACE = re.compile(r"@([A-Z_]+)@")
+
+WATCHDOG_SLACK = timedelta(seconds=2)
+"""Signs of life come every second: silence for hang_timeout is noticed a little later."""
+STOP_SLACK = timedelta(seconds=10)
+_WEIGHT = {"exclusive": 800, "shared": 100}
+_OOM_SCORE = {"exclusive": 0, "shared": 300}
+_HIGH_PERCENT = 90
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """What is written, and for whom to read."""
+
+    text: str
+    mode: int = 0o644
+
+
+def render(
+    site: Site, settings: Settings, plan: Plan, given: Given,
+    allocators: Mapping[str, Mapping[str, str]],
+) -> dict[str, File]:  # fmt: skip
+    """Return path below / -> file, sorted.
+
+    Args:
+        site: the app and where it is.
+        settings: as the units will read them.
+        plan: which process gets what.
+        given: settings that are in no file.
+        allocators: pool -> the variables that choose its allocator.
+
+    Raises:
+        BrokerNotConfigured: production without broker.url.
+        DeployError: a variable can not be written down.
+    """
+    embedded = settings.require_broker() is None
+    services = _services(site, settings, plan, given, embedded=embedded)
+    workers = [_instance(one, settings, allocators[one.pool]) for one in plan.processes]
+    return dict(sorted([*services, *workers, *_machine(site, plan, given)]))
+
+
+def units(plan: Plan, *, embedded: bool, dashboard: bool = True) -> list[str]:
+    """Return the services that the target wants, in the order in which a person lists them."""
+    workers = [f"agentq-worker@{one.name}.service" for one in plan.processes]
+    broker = ["agentq-broker.service"] if embedded else []
+    return [*broker, *workers, *(["agentq-dashboard.service"] if dashboard else [])]
+
+
+def embedded_variables() -> dict[str, str]:
+    """Return the settings of whoever uses the embedded server of a unit."""
+    url = EmbeddedServer(data_dir=STATE).url
+    return {variable_of("embedded.data_dir"): str(STATE), variable_of("broker.url"): url}
+
+
+Rendered = tuple[str, File]
+
+
+def _services(
+    site: Site, settings: Settings, plan: Plan, given: Given, *, embedded: bool
+) -> list[Rendered]:
+    where = {"APP": site.app, "FOLDER": str(site.folder), "PYTHON": str(site.python)}
+    load = [f"LoadCredential={CREDENTIAL_PREFIX}{key}:/{_credential(key)}" for key in given.secret]
+    if embedded:
+        load += [_assignment(*pair) for pair in embedded_variables().items()]
+    wants = [f"Wants={unit}" for unit in units(plan, embedded=embedded)]
+    common = {**where, "USER": site.user, "BROKER": "\n".join(load)}
+    found = [
+        _unit("agentq.target", {"WANTS": "\n".join(wants)}),
+        _unit("agentq.slice", {}),
+        _unit("agentq-worker@.service", {**where, **_limits(settings)}),
+        _unit("agentq-dashboard.service", where),
+    ]
+    if embedded:
+        found += [_unit("agentq-broker.service", where), _broker_seat(plan)]
+    for service in ("worker@", "dashboard", *(["broker"] if embedded else [])):
+        to = f"agentq-{service}.service.d/10-common.conf"
+        found.append(_unit("agentq-common.conf", common, to=to))
+    for pool in dict.fromkeys(one.pool for one in plan.processes):
+        purpose = settings.pools[pool].purpose
+        values = {"POOL": pool, "PURPOSE": purpose, "CPU_WEIGHT": str(_WEIGHT[purpose])}
+        found.append(_unit("agentq-POOL.slice", values, to=f"agentq-{pool}.slice"))
+    return found
+
+
+def _limits(settings: Settings) -> dict[str, str]:
+    drain = settings.worker.drain_timeout
+    return {
+        "DRAIN": format_duration(drain),
+        "STOP": format_duration(drain + STOP_SLACK),
+        "WATCHDOG": _watchdog(settings),
+    }
+
+
+def _watchdog(settings: Settings) -> str:
+    """Return the lines that end a hung worker; none under Celery's pools: they are silent."""
+    if settings.worker.stock_pool is not None:
+        return ""
+    hang = settings.worker.hang_timeout
+    return (
+        f"# worker.hang_timeout ({format_duration(hang)}) and "
+        f"{format_duration(WATCHDOG_SLACK)}: signs of life come each second, while loop and lease "
+        f"move.\nWatchdogSec={format_duration(hang + WATCHDOG_SLACK)}\n"
+        "# It ends by SIGABRT, and prints where each thread stood; by SIGKILL if it can not.\n"
+        "TimeoutAbortSec=5"
+    )
+
+
+def _instance(process: Process, settings: Settings, allocator: Mapping[str, str]) -> Rendered:
+    pool = settings.pools[process.pool]
+    oom = _OOM_SCORE[pool.purpose] if pool.oom_score is None else pool.oom_score
+    values = {
+        "INSTANCE": process.name,
+        "REASON": process.reason,
+        "CORES": _cores(process.all_cores),
+        "NUMA": _numa(process.node),
+        "MEMORY_HIGH": str(process.memory_bytes * _HIGH_PERCENT // 100),
+        "MEMORY_MAX": str(process.memory_bytes),
+        "CPU_QUOTA": f"CPUQuota={pool.cpu_quota}%" if pool.cpu_quota else "",
+        "NICE": f"Nice={pool.nice}" if pool.nice is not None else "",
+        "OOM": str(oom),
+        "FILES": str(max(process.open_files, OPEN_FILES)),
+        "FILES_NEED": str(process.open_files),
+        "TASKS": str(process.task_limit),
+        "TASKS_NEED": str(process.tasks),
+        "ALLOCATOR": "\n".join(_assignment(*pair) for pair in allocator.items()),
+    }
+    to = f"agentq-worker@{process.name}.service.d/20-seat.conf"
+    return _unit("agentq-worker@INSTANCE.conf", values, to=to)
+
+
+def _broker_seat(plan: Plan) -> Rendered:
+    seat = plan.broker
+    cores = f"CPUAffinity=\nCPUAffinity={_cores(seat.cores)}" if seat.cores else ""
+    values = {"REASON": seat.reason, "AFFINITY": cores, "NUMA": _numa(seat.node)}
+    return _unit("agentq-broker.conf", values, to="agentq-broker.service.d/20-seat.conf")
+
+
+def _cores(cores: Sequence[int]) -> str:
+    return " ".join(map(str, cores))
+
+
+def _numa(node: int | None) -> str:
+    return f"NUMAPolicy=bind\nNUMAMask={node}" if node is not None else ""
+
+
+def _machine(site: Site, plan: Plan, given: Given) -> list[Rendered]:
+    lines = [f"{name}={_quoted(name, value)}" for name, value in sorted(given.plain.items())]
+    user = {"USER": site.user}
+    secrets = [
+        (_credential(key), File(text=value, mode=0o600)) for key, value in given.secret.items()
+    ]
+    return [
+        (PLAN, File(text=plan.as_json().decode() + "\n")),
+        (ENVIRONMENT, _filled("environment", {"ENVIRONMENT": "\n".join(lines)})),
+        ("etc/sysusers.d/agentq.conf", _filled("sysusers.conf", user)),
+        ("etc/tmpfiles.d/agentq.conf", _filled("tmpfiles.conf", user)),
+        ("etc/security/limits.d/agentq.conf", _filled("limits.conf", user)),
+        ("etc/sysctl.d/60-agentq.conf", _filled("sysctl.conf", {})),
+        *secrets,
+    ]
+
+
+def _unit(template: str, values: Mapping[str, str], *, to: str | None = None) -> Rendered:
+    escaped = {name: value.replace("%", "%%") for name, value in values.items()}
+    if "CPU_QUOTA" in values:
+        escaped["CPU_QUOTA"] = values["CPU_QUOTA"]  # whose % is one
+    return f"{_UNITS}/{to or template}", _filled(template, escaped)
+
+
+def _filled(template: str, values: Mapping[str, str]) -> File:
+    lines = []
+    for line in (TEMPLATES / template).read_text(encoding="utf-8").splitlines():
+        alone = _PLACE.fullmatch(line)
+        if not (alone and not values[alone[1]]):
+            lines.append(_PLACE.sub(lambda found: values[found[1]], line))
+    return File(text="\n".join(lines) + "\n")
+
+
+def _credential(key: str) -> str:
+    return f"{CREDENTIALS}/{CREDENTIAL_PREFIX}{key}"
+
+
+def _assignment(name: str, value: str) -> str:
+    return f'Environment="{name}={value}"'
+
+
+def _quoted(name: str, value: str) -> str:
+    if "\n" in value or "\0" in value:
+        raise DeployError(f"{name} has several lines, which a unit's environment can not have")
+    return '"' + re.sub(r'(["\\$`])', r"\\\1", value) + '"'

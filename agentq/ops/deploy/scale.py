@@ -1,0 +1,75 @@
+"""Changes how many processes the pools have: what is added takes work before any is drained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from agentq.errors import DeployError
+from agentq.host.plan import Process
+from agentq.ops.deploy import systemd
+from agentq.ops.deploy.deployment import plan_at
+from agentq.ops.deploy.machine import Machine
+from agentq.ops.deploy.render import STOP_SLACK
+
+Say = Callable[[str], None]
+
+
+def scale(machine: Machine, wanted: Mapping[str, int], *, say: Say) -> None:
+    """Let the pools named in *wanted* have so many processes; returns when it is so.
+
+    Units are written for the new number, added processes started until they take work, then the
+    removed ones told to stop: their running steps may end, the rest is handed back, uncharged. It
+    lasts until the next installation; pools.<name>.processes in the settings is for good.
+
+    Raises:
+        DeployError: a pool is unknown, or a process does not start or stop; the others have.
+    """
+    before = machine.settings()
+    for pool in wanted.keys() - before.pools.keys():
+        raise DeployError(f"there is no pool {pool!r}; there are: {', '.join(before.pools)}")
+    old = {one.name: one for one in machine.plan().processes}
+    record, given = machine.require(), machine.given()
+    plan = plan_at(record.site, given, {**record.processes, **wanted})
+    new = {one.name: one for one in plan.processes}
+    changes = machine.install(record.site, machine.settings(wanted), plan, given)
+    for name in changes.kept:
+        say(f"/{name} was edited and is left as it is")
+    _start([name for name in new if name not in old], say)
+    _drain([name for name in old if name not in new], machine, say)
+    _say_moved(old, new, say)
+
+
+def _start(names: list[str], say: Say) -> None:
+    if not names:
+        return
+    units = [systemd.worker_unit(name) for name in names]
+    try:
+        systemd.systemctl("start", *units, within=systemd.START_LIMIT)
+    finally:
+        for unit in systemd.show(units):
+            say(f"{unit.instance}: {unit.status if unit.active == 'active' else unit.active}")
+
+
+def _drain(names: list[str], machine: Machine, say: Say) -> None:
+    if not names:
+        return
+    units = [systemd.worker_unit(name) for name in names]
+    limit = machine.settings().worker.drain_timeout + 2 * STOP_SLACK
+    systemd.systemctl("stop", *units, within=limit)
+    failed = []
+    for unit in systemd.show(units):
+        how = "drained and stopped" if unit.result == "success" else f"ended by {unit.result}"
+        say(f"{unit.instance}: {how}")
+        if unit.active not in {"inactive", "failed"}:
+            failed.append(unit.instance)
+    if failed:
+        raise DeployError(f"still there: {', '.join(failed)}: systemctl status agentq-worker@*")
+
+
+def _say_moved(old: Mapping[str, Process], new: Mapping[str, Process], say: Say) -> None:
+    moved = [name for name in new if name in old and new[name].all_cores != old[name].all_cores]
+    if moved:
+        say(
+            f"{', '.join(moved)}: other cores from the next start on, as the processes are dealt "
+            "out anew: agentq rollout"
+        )

@@ -1,0 +1,119 @@
+"""What installing writes, keeps and takes away; below a folder that stands for /."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentq.errors import DeployError
+from agentq.ops.deploy import install as module
+from agentq.ops.deploy.deployment import Given, Site, load
+from agentq.ops.deploy.install import RECORD, Changes, install, read_record, uninstall
+from agentq.ops.deploy.machine import Machine
+from agentq.ops.deploy.render import File
+from tests.unit.ops.deploy.plans import plan_of, planned
+
+SITE = Site(app="shop:aq", folder=Path("/opt/shop"), python=Path("/usr/bin/python3"))
+UNIT, SECRET = "etc/systemd/system/agentq-x.service", "etc/agentq/credentials/k"
+FILES = {UNIT: File(text="one\n"), SECRET: File(text="secret", mode=0o600)}
+
+
+def put(root: Path, files: dict[str, File] = FILES, **processes: int) -> Changes:
+    return install(root, files, site=SITE, processes=processes)
+
+
+def test_everything_is_written_once_with_its_rights(tmp_path: Path) -> None:
+    assert put(tmp_path, shared=3).written == sorted(FILES)
+    assert (tmp_path / SECRET).stat().st_mode & 0o777 == 0o600
+    assert put(tmp_path, shared=3) == Changes(same=sorted(FILES))
+    record = read_record(tmp_path)
+    assert record is not None
+    assert (record.site, record.processes) == (SITE, {"shared": 3})
+
+
+def test_what_somebody_edited_is_kept_and_said_and_forgotten_by_nobody(tmp_path: Path) -> None:
+    put(tmp_path)
+    (tmp_path / UNIT).write_text("mine\n")
+    newer = {**FILES, UNIT: File(text="two\n")}
+    for _ in range(2):
+        assert put(tmp_path, newer).kept == [UNIT]
+    assert uninstall(tmp_path) == Changes(kept=[UNIT], removed=[SECRET])
+    assert (tmp_path / UNIT).read_text() == "mine\n"
+
+
+def test_an_edit_that_was_taken_back_is_ours_again(tmp_path: Path) -> None:
+    put(tmp_path)
+    (tmp_path / UNIT).write_text("mine\n")
+    put(tmp_path, {**FILES, UNIT: File(text="two\n")})
+    (tmp_path / UNIT).write_text("one\n")
+    assert put(tmp_path, {**FILES, UNIT: File(text="two\n")}).written == [UNIT]
+
+
+def test_a_file_that_was_there_before_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / UNIT).parent.mkdir(parents=True)
+    (tmp_path / UNIT).write_text("somebody's\n")
+    assert put(tmp_path).kept == [UNIT]
+    uninstall(tmp_path)
+    assert (tmp_path / UNIT).read_text() == "somebody's\n"
+
+
+def test_what_is_no_longer_rendered_is_removed(tmp_path: Path) -> None:
+    put(tmp_path)
+    assert put(tmp_path, {UNIT: FILES[UNIT]}).removed == [SECRET]
+    assert not (tmp_path / SECRET).exists()
+
+
+def test_uninstalling_leaves_nothing(tmp_path: Path) -> None:
+    put(tmp_path)
+    uninstall(tmp_path)
+    left = [path for path in tmp_path.rglob("*") if path.is_file() or "agentq" in path.name]
+    assert left == []
+
+
+def test_an_installation_that_was_cut_off_is_completed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path)
+    newer = {name: File(text="two\n", mode=file.mode) for name, file in FILES.items()}
+    real, calls = module._write_record, []  # noqa: SLF001 -- where it is cut off
+
+    def cut_off(*arguments: object) -> None:
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        real(*arguments)  # type: ignore[arg-type]  # as it came
+
+    monkeypatch.setattr(module, "_write_record", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        put(tmp_path, newer)
+    monkeypatch.undo()
+    assert put(tmp_path, {**newer, UNIT: File(text="three\n")}).kept == []
+
+
+def test_a_file_that_can_not_be_written_changes_nothing(tmp_path: Path) -> None:
+    put(tmp_path)
+    (tmp_path / "etc/z.agentq-new").mkdir()  # where the last of them is to be written first
+    newer = {**FILES, UNIT: File(text="two\n"), "etc/z": File(text="")}
+    with pytest.raises(DeployError, match=r"z\.agentq-new.*nothing was changed"):
+        put(tmp_path, newer)
+    assert (tmp_path / UNIT).read_text() == "one\n"
+    assert [path.name for path in tmp_path.rglob("*.agentq-new")] == ["z.agentq-new"]
+    assert (tmp_path / RECORD).exists()
+
+
+def test_what_was_given_at_the_installation_is_read_back_from_it(tmp_path: Path) -> None:
+    machine = Machine(root=tmp_path)
+    given = Given(
+        plain={"AGENTQ_MODEL__LARGE": 'a "b" $c \\d `e` %f', "AGENTQ_WORKER__SLOTS": "7"},
+        secret={"broker.url": "agentq://:p%40ss@db:6379/0"},
+    )
+    plan = plan_of(planned("shared", (0,)))
+    machine.install(SITE, load(SITE, given, {}), plan, given)
+    again = Machine(root=tmp_path)
+    assert again.given() == given
+    assert again.plan() == plan
+    settings = again.settings({"shared": 4})
+    assert settings.model.large == given.plain["AGENTQ_MODEL__LARGE"]
+    assert (settings.worker.slots, settings.pools["shared"].processes) == (7, 4)
+    assert settings.broker.url == given.secret["broker.url"]
