@@ -75,7 +75,8 @@ end
 -- `limit` bytes; what is there no more is left out. `stays(member, fields, pool)`: true of what is only
 -- to have no due time any more. Returns also how many of the members it has done with, and their bytes.
 local function undelay(P, members, limit, stays)
-  local found, gone, counts, size, done, last = {}, {}, {}, 0, 0, nil
+  local found, gone, counts, size, done = {}, {}, {}, 0, 0
+  local last = limit < PIECE and PIECE or nil -- where few bytes are left, one at first
   while done < #members and size < limit do
     local to = done + few(#members - done, last)
     last = 0

@@ -80,7 +80,8 @@ local function last_read(stream)
 end
 
 -- Three readers of `count` messages, one a kind of source: each adds them to `found`, and returns the
--- next cursor, "" behind the last, and their bytes. Of a hash the server gives whole buckets: some more.
+-- next cursor, "" behind the last, and their bytes. Of a hash the server gives whole buckets: some
+-- more, and while a child of it saves, when it lets no hash grow, 20 and more.
 local function look_at_delayed(P, cursor, count, found)
   local reply, size = redis.call('HSCAN', P .. 'delayed:m', cursor == '' and '0' or cursor, 'COUNT', count), 0
   for k = 1, #reply[2], 2 do

@@ -10,8 +10,7 @@
 -- ARGV[6]  number    most dead letters                 ARGV[7]  bytes     most of them together
 -- Returns  {messages moved or, where there may be more, `most`, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message, 3 us to let a retry wait for its
--- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes, dropped ones
--- count half.
+-- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes.
 local SLICE = 50 -- messages whose names are read at once
 local DROPPED = 100 -- at most, by one call
 
@@ -73,15 +72,15 @@ local function start_retries(P, s, now, woken)
 end
 
 -- Drops what is delayed of runs that have ended, and their fan-ins, as a worker would that fetched it.
--- Returns whether there may be more, and the bytes it read.
-local function drop_ended(P)
-  local dropped, size = 0, 0
-  while dropped < DROPPED and size < PIECE do
+-- Half of the bytes are left for what is due. Returns whether there may be more.
+local function drop_ended(P, s)
+  local dropped = 0
+  while dropped < DROPPED and s.bytes < PIECE / 2 do
     local run = redis.call('SRANDMEMBER', P .. 'ended')
-    if not run then return false, size end
+    if not run then return false end
     local key = P .. 'delayed:r:' .. run
     local members = redis.call('SRANDMEMBER', key, math.min(SLICE, DROPPED - dropped))
-    local found, done, bytes = undelay(P, members, PIECE - size)
+    local found, done, size = undelay(P, members, PIECE / 2 - s.bytes)
     for _, one in ipairs(found) do
       for _, join in ipairs(joins_of(run, one[1])) do forget(P, join) end
     end
@@ -90,9 +89,9 @@ local function drop_ended(P)
     else
       redis.call('SREM', P .. 'ended', run)
     end
-    dropped, size = dropped + math.max(1, done), size + bytes
+    dropped, s.bytes = dropped + math.max(1, done), s.bytes + size
   end
-  return true, size
+  return true
 end
 
 -- `s`: what a call may still look at and what it did: {left, moved, bytes}.
@@ -104,8 +103,7 @@ local function promote(keys, argv)
   for _, run in ipairs(late) do
     if not end_run(P, run, 'expired', 'null', keep, now) then redis.call('ZREM', P .. 'due', run) end
   end
-  local more, dropped = drop_ended(P)
-  s.bytes = dropped / 2 -- read and not written; and some are left for what is due
+  local more = drop_ended(P, s)
   move_due(P, s, now, woken)
   start_retries(P, s, now, woken)
   more = more or s.left <= 0 or s.bytes >= PIECE
