@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 3
-local REVISION, DIGEST = 3, '780bb238d9cdcf75'
+local REVISION, DIGEST = 3, 'a9ce7f8e563b7756'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -254,7 +254,8 @@ end
 -- `limit` bytes; what is there no more is left out. `stays(member, fields, pool)`: true of what is only
 -- to have no due time any more. Returns also how many of the members it has done with, and their bytes.
 local function undelay(P, members, limit, stays)
-  local found, gone, counts, size, done, last = {}, {}, {}, 0, 0, nil
+  local found, gone, counts, size, done = {}, {}, {}, 0, 0
+  local last = limit < PIECE and PIECE or nil -- where few bytes are left, one at first
   while done < #members and size < limit do
     local to = done + few(#members - done, last)
     last = 0
@@ -934,7 +935,8 @@ local function last_read(stream)
 end
 
 -- Three readers of `count` messages, one a kind of source: each adds them to `found`, and returns the
--- next cursor, "" behind the last, and their bytes. Of a hash the server gives whole buckets: some more.
+-- next cursor, "" behind the last, and their bytes. Of a hash the server gives whole buckets: some
+-- more, and while a child of it saves, when it lets no hash grow, 20 and more.
 local function look_at_delayed(P, cursor, count, found)
   local reply, size = redis.call('HSCAN', P .. 'delayed:m', cursor == '' and '0' or cursor, 'COUNT', count), 0
   for k = 1, #reply[2], 2 do
@@ -1689,8 +1691,7 @@ redis.register_function{ function_name = 'aq1_pause', callback = pause, flags = 
 -- ARGV[6]  number    most dead letters                 ARGV[7]  bytes     most of them together
 -- Returns  {messages moved or, where there may be more, `most`, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message, 3 us to let a retry wait for its
--- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes, dropped ones
--- count half.
+-- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes.
 local SLICE = 50 -- messages whose names are read at once
 local DROPPED = 100 -- at most, by one call
 
@@ -1752,15 +1753,15 @@ local function start_retries(P, s, now, woken)
 end
 
 -- Drops what is delayed of runs that have ended, and their fan-ins, as a worker would that fetched it.
--- Returns whether there may be more, and the bytes it read.
-local function drop_ended(P)
-  local dropped, size = 0, 0
-  while dropped < DROPPED and size < PIECE do
+-- Half of the bytes are left for what is due. Returns whether there may be more.
+local function drop_ended(P, s)
+  local dropped = 0
+  while dropped < DROPPED and s.bytes < PIECE / 2 do
     local run = redis.call('SRANDMEMBER', P .. 'ended')
-    if not run then return false, size end
+    if not run then return false end
     local key = P .. 'delayed:r:' .. run
     local members = redis.call('SRANDMEMBER', key, math.min(SLICE, DROPPED - dropped))
-    local found, done, bytes = undelay(P, members, PIECE - size)
+    local found, done, size = undelay(P, members, PIECE / 2 - s.bytes)
     for _, one in ipairs(found) do
       for _, join in ipairs(joins_of(run, one[1])) do forget(P, join) end
     end
@@ -1769,9 +1770,9 @@ local function drop_ended(P)
     else
       redis.call('SREM', P .. 'ended', run)
     end
-    dropped, size = dropped + math.max(1, done), size + bytes
+    dropped, s.bytes = dropped + math.max(1, done), s.bytes + size
   end
-  return true, size
+  return true
 end
 
 -- `s`: what a call may still look at and what it did: {left, moved, bytes}.
@@ -1783,8 +1784,7 @@ local function promote(keys, argv)
   for _, run in ipairs(late) do
     if not end_run(P, run, 'expired', 'null', keep, now) then redis.call('ZREM', P .. 'due', run) end
   end
-  local more, dropped = drop_ended(P)
-  s.bytes = dropped / 2 -- read and not written; and some are left for what is due
+  local more = drop_ended(P, s)
   move_due(P, s, now, woken)
   start_retries(P, s, now, woken)
   more = more or s.left <= 0 or s.bytes >= PIECE
