@@ -88,7 +88,7 @@ def test_a_benchmark_told_to_terminate_ends_all_it_started(scratch: Path) -> Non
     environment = {**os.environ, "TMPDIR": str(scratch)}
     bench = subprocess.Popen([sys.executable, "-c", code], env=environment)
     try:
-        while not any(scratch.glob("aqb-*/worker.log")):
+        while not any(scratch.glob("aqb-*/worker-*.log")):
             assert bench.poll() is None
         bench.terminate()
         assert bench.wait(20) == 128 + signal.SIGTERM
