@@ -118,7 +118,8 @@ end
 -- "s:<pool>:<lane>" and "r:<pool>:<lane>", of which only what no worker holds, "delayed", "aside:<pause>".
 -- Returns the next cursor, "" behind the last, and {{where in the source, fields, pool, lane, bytes}..}.
 local function look(P, source, cursor, most, limit)
-  local found, size, last = {}, 0, nil
+  -- With less room than PIECE it begins with one message: four large ones would be all of it.
+  local found, size, last = {}, 0, limit < PIECE and PIECE or nil
   local pool, lane = string.match(source, '^[sr]:(.-):(.*)$')
   if pool then
     local read = last_read(P .. source)

@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 3
-local REVISION, DIGEST = 3, 'a9ce7f8e563b7756'
+local REVISION, DIGEST = 3, '408eda9f15dba4ab'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -973,7 +973,8 @@ end
 -- "s:<pool>:<lane>" and "r:<pool>:<lane>", of which only what no worker holds, "delayed", "aside:<pause>".
 -- Returns the next cursor, "" behind the last, and {{where in the source, fields, pool, lane, bytes}..}.
 local function look(P, source, cursor, most, limit)
-  local found, size, last = {}, 0, nil
+  -- With less room than PIECE it begins with one message: four large ones would be all of it.
+  local found, size, last = {}, 0, limit < PIECE and PIECE or nil
   local pool, lane = string.match(source, '^[sr]:(.-):(.*)$')
   if pool then
     local read = last_read(P .. source)
