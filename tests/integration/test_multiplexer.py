@@ -58,3 +58,28 @@ def test_a_link_that_uvloop_finds_closed_is_a_broker_away(url: str) -> None:
 
     with pytest.raises(BrokerUnavailable, match="was cut"):
         asyncio.run(store.pipeline([("PING",)]))
+
+
+def test_who_is_cancelled_at_any_moment_of_a_trip_is_cancelled(url: str) -> None:
+    async def cancelled() -> list[bool]:
+        store = AsyncStore(address=parse(url), timeout=timedelta(seconds=5))
+
+        async def ask() -> None:
+            while True:
+                await store.pipeline([("PING",)])
+
+        ended = []
+        for rounds in range(200):
+            task = asyncio.create_task(ask())
+            for _ in range(10 + rounds % 20):
+                await asyncio.sleep(0)
+            task.cancel()
+            done, _ = await asyncio.wait([task], timeout=1)
+            ended.append(task in done)
+            while not task.done():
+                task.cancel()
+                await asyncio.sleep(0)
+        await store.close()
+        return ended
+
+    assert all(asyncio.run(cancelled()))
