@@ -364,7 +364,7 @@ class AsyncStore:
         try:
             packed = [pack_command(call) for call in calls]  # type: ignore[arg-type]  # its stub: one
             await connection.send_packed_command(packed)
-            # Python 3.11's wait_for, by which redis-py sends, forgets a cancel that comes as it ends.
+            # redis-py sends by wait_for; Python 3.11's forgets a cancel that comes as it ends.
             if task is not None and task.cancelling() > cancels:
                 raise asyncio.CancelledError  # noqa: TRY301 -- as if it had not
             return [await _reply(connection) for _ in calls]
