@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -148,7 +149,8 @@ def test_plain_celery_app_works_by_its_urls_alone(stage: Stage) -> None:
     process = WorkerProcess("tests.support.apps.plain", options=("-c", "2"), env=stage.variables)
     process.start()
     try:
-        from tests.support.apps import plain
+        sys.modules.pop(process.app, None)  # another test has it, with another server's address
+        plain = importlib.import_module(process.app)
 
         assert plain.add.delay(1, 2).get(timeout=WAIT) == 3
         assert (plain.add.s(1, 2) | plain.add.s(3)).apply_async().get(timeout=WAIT) == 6
