@@ -34,6 +34,10 @@ def demo(
     dashboard: Annotated[
         bool, typer.Option("--dashboard/--no-dashboard", help="Also Flower.")
     ] = True,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", help="Flower's. Default: dashboard.port, or a free one instead."),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget the notes of earlier runs: read all again.")
     ] = False,
@@ -59,7 +63,7 @@ def demo(
         console.print(line, style="dim", markup=False, soft_wrap=True)
 
     with ending_in_order():  # noqa: SIM117 -- two, so that the order of their ends shows
-        with installation(asked, say=say, dashboard=dashboard) as up:
+        with installation(asked, say=say, dashboard=dashboard, port=port) as up:
             outcome = _with_progress(console, lambda seen: ask(asked, up=up, on_event=seen))
             if as_json:
                 _print_json(outcome)

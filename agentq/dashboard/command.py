@@ -22,7 +22,8 @@ from tornado.options import options
 
 from agentq.broker.app import App
 from agentq.dashboard.application import Dashboard
-from agentq.errors import AddressInUse, AgentQError, SettingsError
+from agentq.errors import AgentQError, SettingsError
+from agentq.ops.dashboard_port import address_in_use
 
 MAX_TASKS = 10_000
 """Tasks that Flower keeps in memory, the oldest go first; its own limit is 100,000."""
@@ -124,18 +125,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listen(dashboard: Dashboard) -> int | None:
-    where = f"{options.address}:{options.port}"
     try:
         port: int | None = dashboard.start_http_server()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise AddressInUse(
-                f"the dashboard cannot listen on {where}: port {options.port} is in use; end what "
-                "listens there, or choose another: --port, or dashboard.port in the settings "
-                f"(AGENTQ_DASHBOARD__PORT={options.port + 1})"
-            ) from error
+            raise address_in_use(options.address, options.port) from error
         raise SettingsError(
-            f"the dashboard cannot listen on {where}: {error.strerror}; "
+            f"the dashboard cannot listen on {options.address}:{options.port}: {error.strerror}; "
             "set dashboard.host and dashboard.port to an address of this machine"
         ) from error
     return port

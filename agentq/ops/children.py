@@ -203,4 +203,5 @@ def _tail(child: _Child) -> str:
     if log is None:
         return "; it said why above"
     lines = log.read_text(encoding="utf-8", errors="replace").rstrip().split("\n")
-    return f"; the last lines of its log {log}:\n" + "\n".join(lines[-_LOG_LINES:])
+    # Without its path: the demo, which alone has logs, removes them with its folder.
+    return "; the last lines of its log:\n" + "\n".join(lines[-_LOG_LINES:])

@@ -6,7 +6,6 @@ import fcntl
 import os
 import queue
 import shutil
-import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +25,6 @@ from agentq.ops.up import Parts, Up
 from agentq.runs.handle import RunHandle
 from agentq.runs.record import RunEvent, RunStatus
 from agentq.settings import load_settings
-from agentq.settings.model import Dashboard
 from agentq.store.embedded import default_data_dir
 
 _PREFIX = "agentq-demo-"
@@ -61,11 +59,12 @@ class Outcome:
 
 @contextmanager
 def installation(
-    question: Question, *, say: Callable[[str], None], dashboard: bool
+    question: Question, *, say: Callable[[str], None], dashboard: bool, port: int | None = None
 ) -> Iterator[Up]:
     """Run everything in a temporary folder that is gone afterwards, as are its processes.
 
-    *question* is looked at first, so that nothing starts for one that cannot be asked.
+    *question* is looked at first, so that nothing starts for one that cannot be asked. *port* is
+    the dashboard's; None: that of the settings, or a free one where somebody has it.
 
     The environment of this process then leads to it, so that the app can be imported.
 
@@ -82,7 +81,8 @@ def installation(
             pools=tuple(settings.pools),
             models=True,
             dashboard=dashboard,
-            dashboard_port=_port(settings.dashboard),
+            dashboard_port=port,
+            any_port=port is None,
             data_dir=folder,
             drain=_DRAIN,
             logs=folder,
@@ -137,18 +137,6 @@ def _temporary_folder() -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _port(wanted: Dashboard) -> int:
-    """Return the port of the settings, or 0, which is any, where somebody has it already."""
-    family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((wanted.host, wanted.port))
-        except OSError:
-            return 0
-    return wanted.port
 
 
 def _roomy() -> str:

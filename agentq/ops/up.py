@@ -21,6 +21,7 @@ from agentq.host.numa import starting_on
 from agentq.host.supervisor import LeaseNote
 from agentq.inference.launcher import ModelServer
 from agentq.ops.children import Children, Spec
+from agentq.ops.dashboard_port import address_in_use, is_taken
 from agentq.ops.embedded_broker import describe, start_embedded
 from agentq.ops.imitation import AS_IT_IS, Imitation, Small
 from agentq.ops.lost_worker import found_dead
@@ -47,6 +48,8 @@ class Parts:
     dashboard: bool
     dashboard_port: int | None = None
     """None: as the settings say; 0: any free one."""
+    any_port: bool = False
+    """Whether the dashboard takes any free port where its own is in use, and says so."""
     data_dir: Path | None = None
     """Of the embedded server; None: as the settings say, and no server where a broker is set."""
     drain: timedelta | None = None
@@ -69,6 +72,7 @@ class Up:
         self.models: tuple[str, ...] = ()
         """The names of the models that the local server has."""
         self.dashboard_address: str | None = None
+        self._dashboard_port = 0
         self._settings = settings
         self._parts = parts
         self._say = say
@@ -95,6 +99,7 @@ class Up:
             AgentQError: what could not be started; everything else is ended again.
         """
         try:
+            self._settle_dashboard_port()
             self._running.callback(self._imitation.stop)
             for line in self._imitation.start():
                 self._say(line)
@@ -133,6 +138,18 @@ class Up:
     def __exit__(self, *_: object) -> None:
         """Stop."""
         self.stop()
+
+    def _settle_dashboard_port(self) -> None:
+        """Before anything runs: found in use later it would end all that runs by then."""
+        own, chosen = self._settings.dashboard, self._parts.dashboard_port
+        self._dashboard_port = own.port if chosen is None else chosen
+        wanted = self._parts.dashboard and self._parts.app is not None and _has_flower()
+        if not (wanted and self._dashboard_port and is_taken(own.host, self._dashboard_port)):
+            return
+        if not self._parts.any_port:
+            raise address_in_use(own.host, self._dashboard_port)
+        self._say(f"dashboard: port {self._dashboard_port} is in use; it takes a free one")
+        self._dashboard_port = 0
 
     def _start_broker(self) -> None:
         if self._parts.data_dir is None and (url := self._settings.require_broker()):
@@ -218,21 +235,24 @@ class Up:
         return found_dead(note, self._settings, url=url, suspects=status != 0)
 
     def _has_dashboard(self) -> bool:
-        found = all(map(find_spec, ("flower", "agentq.dashboard.command")))
-        if not found:
+        if not (found := _has_flower()):
             self._say("dashboard: none: pip install 'agentq[dashboard]' for Flower")
         return found
 
     def _dashboard(self) -> Spec:
-        chosen = self._parts.dashboard_port
-        port = () if chosen is None else ("--port", str(chosen))
         return Spec(
             name=_DASHBOARD,
-            arguments=("dashboard", "-A", str(self._parts.app), *port),
+            arguments=(
+                "dashboard", "-A", str(self._parts.app), "--port", str(self._dashboard_port)
+            ),
             environment=self.environment,
             log=self._log(_DASHBOARD),
             essential=False,
-        )
+        )  # fmt: skip
 
     def _log(self, name: str) -> Path | None:
         return self._parts.logs / f"{name}.log" if self._parts.logs else None
+
+
+def _has_flower() -> bool:
+    return all(map(find_spec, ("flower", "agentq.dashboard.command")))

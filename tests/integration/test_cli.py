@@ -300,7 +300,7 @@ def test_up_starts_flower_and_says_where_it_is() -> None:
         assert own.processes() == {}
 
 
-def test_a_port_in_use_ends_up_and_is_named() -> None:
+def test_a_port_in_use_is_named_before_anything_starts() -> None:
     with home() as own, socket.create_server(("127.0.0.1", 0)) as taken:
         (own.work / "shop.py").write_text(_APP)
         port = taken.getsockname()[1]
@@ -309,6 +309,7 @@ def test_a_port_in_use_ends_up_and_is_named() -> None:
         assert (
             f"the dashboard cannot listen on 127.0.0.1:{port}: port {port} is in use" in done.stderr
         )
+        assert done.stdout == ""
         assert own.processes() == {}
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -36,6 +39,7 @@ DOCUMENTS = {
     "kitchen.md": "# Kitchen\n\nThe coffee machine is cleaned on Fridays by whoever is last. "
     "Fresh milk is in the second fridge on the left side.\n",
 }
+NOBODY = "http://127.0.0.1:1/v1"
 QUESTION = "how is the database copied and restored?"
 
 
@@ -58,12 +62,38 @@ def runs() -> Iterator[Runs]:
 
 @pytest.fixture
 def user() -> Iterator[Home]:
+    with reader() as found:
+        yield found
+
+
+@contextmanager
+def reader() -> Iterator[Home]:
     with home() as found:
         docs = found.work / "docs"
         docs.mkdir()
         for name, text in DOCUMENTS.items():
             (docs / name).write_text(text)
         yield found
+
+
+@dataclass
+class Down:
+    """A demo whose model server is down and whose dashboard's port somebody else has."""
+
+    port: int
+    said: str
+    answer: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def down() -> Iterator[Down]:
+    with reader() as user, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = user.run(
+            "demo", "--once", "--json", "--docs", "docs", QUESTION, timeout=LIMIT,
+            env={"AGENTQ_DASHBOARD__PORT": str(port), "AGENTQ_MODEL__BASE_URL": NOBODY},
+        )  # fmt: skip
+        yield Down(port, done.stderr, orjson.loads(done.stdout))
 
 
 def cited(answer: dict[str, Any]) -> list[str]:
@@ -136,16 +166,18 @@ def test_a_document_that_is_not_text_is_named_and_the_rest_is_read(user: Home) -
     assert "backup.md" in cited(answer)
 
 
-def test_with_the_model_server_down_the_report_says_which_call_failed(user: Home) -> None:
-    nobody = "http://127.0.0.1:1/v1"
-    answer = user.json(
-        "demo", "--once", "--no-dashboard", "--docs", "docs", QUESTION,
-        timeout=LIMIT, env={"AGENTQ_MODEL__BASE_URL": nobody},
-    )  # fmt: skip
+def test_with_its_port_in_use_the_demo_takes_another_and_says_so(down: Down) -> None:
+    assert f"dashboard: port {down.port} is in use; it takes a free one\n" in down.said
+    [address] = re.findall(r"^dashboard: (http\S+)$", down.said, re.MULTILINE)
+    assert f":{down.port}/" not in address
+
+
+def test_with_the_model_server_down_the_report_says_which_call_failed(down: Down) -> None:
+    answer = down.answer
     assert answer["state"] == "done"
     missing = " ".join(answer["report"]["missing"])
-    assert f"POST {nobody}/embeddings failed (ModelUnavailable" in missing
-    assert f"POST {nobody}/chat/completions failed (ModelUnavailable" in missing
+    assert f"POST {NOBODY}/embeddings failed (ModelUnavailable" in missing
+    assert f"POST {NOBODY}/chat/completions failed (ModelUnavailable" in missing
     assert "backup.md" in cited(answer)  # compared by words
 
 
