@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -56,7 +57,7 @@ class ModelServer:
         """Take the parts; nothing runs before `start`.
 
         Args:
-            log: what the server writes; made anew at each start.
+            log: what the server writes; made anew at each start, the one before is `<log>.1`.
             port: of 127.0.0.1; 0 takes any free one.
             slots: chat calls answered at once; on a CPU more than one only make each slower.
             cache: where built weights are kept; None for the user's cache folder.
@@ -76,16 +77,26 @@ class ModelServer:
         """The server's process id while it runs."""
         return self._process.pid if self._process else None
 
+    @property
+    def ended(self) -> int | None:
+        """Its exit status once it has ended by itself."""
+        return self._process.poll() if self._process else None
+
     def start(self) -> str:
         """Start it and return its base URL, once it answers; safe twice.
+
+        One that has died is started anew at the same address.
 
         Raises:
             AddressInUse: the port belongs to somebody else.
             ServerFailed: it ended or was not ready in time; has its last log lines.
         """
+        if self.ended is not None:
+            self.stop()
         if self.models is None:
             try:
                 self.models = self._launch()
+                self._port = int(self.models.url.rpartition(":")[2].partition("/")[0])
             except BaseException:
                 self.stop()
                 raise
@@ -118,6 +129,8 @@ class ModelServer:
 
     def _launch(self) -> ServedModels:
         self._log.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            self._log.replace(self._log.with_name(f"{self._log.name}.1"))
         self._folder = tempfile.TemporaryDirectory(
             prefix="agentq-model-", ignore_cleanup_errors=True
         )

@@ -1,7 +1,7 @@
 """The processes that `agentq up` and `agentq demo` start: started, watched, restarted, ended.
 
     start --> announces itself --> ready --> ends by itself --> started again
-                                                            --> given up after `_EARLY_DEATHS`
+                                                            --> given up after `EARLY_DEATHS`
     stop: SIGTERM to all at once, SIGKILL after a limit; each by its id
 
 A child is told where to announce itself (`--announce FD`, the writing end of a pipe) and whose
@@ -25,8 +25,10 @@ from pathlib import Path
 from agentq.clock import format_duration
 from agentq.errors import ProcessFailed
 
-_EARLY_DEATHS = 3
-_EARLY = timedelta(seconds=5)
+EARLY_DEATHS = 3
+"""In a row, then it is given up."""
+EARLY = timedelta(seconds=5)
+"""What is early."""
 _LOG_LINES = 8
 
 
@@ -165,14 +167,14 @@ class Children:
         assert process is not None  # noqa: S101 -- its pipe was open
         status = process.wait()
         lived = time.monotonic() - child.began
-        child.early_deaths = child.early_deaths + 1 if lived < _EARLY.total_seconds() else 0
+        child.early_deaths = child.early_deaths + 1 if lived < EARLY.total_seconds() else 0
         who, tail = _who(child), _tail(child)
         self._forget(child)
-        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        how = how_it_ended(status)
         more = f"; {line}" if (line := child.spec.on_end(status)) else ""
         if status and not child.announced:
             raise ProcessFailed(f"{child.spec.name} ended {how}{tail}")
-        if child.early_deaths >= _EARLY_DEATHS:
+        if child.early_deaths >= EARLY_DEATHS:
             if child.spec.essential:
                 raise ProcessFailed(f"{child.spec.name} ended {how} again and again{tail}")
             return f"{child.spec.name} ended {how} again and again: given up{tail}"
@@ -184,6 +186,11 @@ class Children:
         if child.pipe >= 0:
             os.close(child.pipe)
             child.pipe = -1
+
+
+def how_it_ended(status: int) -> str:
+    """Return exit *status* in words for behind "ended"; negative: a signal, as `Popen` has it."""
+    return f"by signal {-status}" if status < 0 else f"with status {status}"
 
 
 def python_command() -> list[str]:

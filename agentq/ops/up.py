@@ -24,6 +24,7 @@ from agentq.ops.children import Children, Spec
 from agentq.ops.dashboard_port import address_in_use, is_taken
 from agentq.ops.embedded_broker import describe, start_embedded
 from agentq.ops.imitation import AS_IT_IS, Imitation, Small
+from agentq.ops.kept import Kept
 from agentq.ops.lost_worker import found_dead
 from agentq.ops.plan import plan_of
 from agentq.ops.worker_process import RELAUNCHED, launch_variables
@@ -77,6 +78,8 @@ class Up:
         self._parts = parts
         self._say = say
         self._server: EmbeddedServer | None = None
+        self._broker: Kept | None = None
+        self._models: Kept | None = None
         drain = settings.worker.drain_timeout
         if parts.drain is not None:
             drain = parts.drain
@@ -120,9 +123,12 @@ class Up:
         Raises:
             AgentQError: something cannot be kept running.
         """
-        if self._server is not None:
-            self._server.start()  # does nothing while it runs
+        if self._broker is not None and self._server is not None:
+            for line in self._broker.round():
+                self._say(line)
             self._imitation.spare(self._server.pid)
+        if self._models is not None:
+            self._keep_models(self._models)
         for line in (*self._imitation.round(), *self._children.round(timeout)):
             self._say(line)
 
@@ -166,7 +172,7 @@ class Up:
                 remedy=", or start one more worker beside it: "
                 f"agentq worker --pool shared --index 1 -A {app}",
             )
-        self._server = server
+        self._server, self._broker = server, Kept(name="broker", server=server)
         self._running.callback(server.stop)
         self.environment["AGENTQ_BROKER__URL"] = server.url
         where = f", {pin(seat.cores, pid=server.pid)}" if seat.cores else ""
@@ -184,6 +190,7 @@ class Up:
             self.missing = (str(error),)
             self._say(f"models: none: {error}; set model.base_url to use another server")
             return
+        self._models = Kept(name="models", server=server)
         served = server.models
         assert served is not None  # noqa: S101 -- it has started
         self.missing = served.missing
@@ -197,6 +204,14 @@ class Up:
         self._say(f"models: {', '.join(self.models) or 'none'}, process {server.pid}, {served.url}")
         for line in served.missing:
             self._say(f"models: missing: {line}")
+
+    def _keep_models(self, models: Kept) -> None:
+        try:
+            for line in models.round():
+                self._say(line)
+        except AgentQError as error:  # all that needs no model goes on
+            self._models = None
+            self._say(f"models: given up: {error}")
 
     def _start_children(self) -> None:
         if self._parts.app is None:

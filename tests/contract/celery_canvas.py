@@ -19,7 +19,7 @@ import tomllib
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from agentq.store.embedded import find_program
+from agentq.store.server_program import find_program
 from tests.support.waiting import wait_until
 
 VERSION = "5.7.0"

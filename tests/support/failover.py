@@ -20,7 +20,8 @@ from pathlib import Path
 
 import redis
 
-from agentq.store.embedded import _LAUNCHER, find_program
+from agentq.store.embedded import _LAUNCHER
+from agentq.store.server_program import find_program
 from tests.support.redis_server import PROGRAM
 from tests.support.waiting import wait_until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentq.errors import ServerNotFound
-from agentq.store.embedded import find_program
+from agentq.store.server_program import find_program
 from tests.support.failover import HOST, SERVICE, Process, free_port
 from tests.support.redis_server import PROGRAM
 
