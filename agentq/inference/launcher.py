@@ -20,7 +20,8 @@ from agentq.clock import format_duration
 from agentq.errors import AddressInUse, ServerFailed
 
 _STOP_LIMIT = timedelta(seconds=5)
-_LOG_LINES = 5
+_END_SHOWS = timedelta(seconds=1)
+_INSTALL = "pip install 'agentq[models]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class ModelServer:
 
         Raises:
             AddressInUse: the port belongs to somebody else.
-            ServerFailed: it ended or was not ready in time; has its last log lines.
+            ServerFailed: it ended or was not ready in time; has the last line of its log.
         """
         if self.ended is not None:
             self.stop()
@@ -147,10 +148,10 @@ class ModelServer:
         if told.get("error") == "AddressInUse":
             raise AddressInUse(f"{told['message']}; end what listens there or choose another port")
         if not told.get("ready"):
+            trouble, last = self._trouble(self._process), told.get("message") or self._last_line()
+            remedy = f"; {_INSTALL}" if last.startswith("ModuleNotFoundError") else ""
             raise ServerFailed(
-                f"the model server (process {self._process.pid}) was not ready within "
-                f"{format_duration(self._start_timeout)}: "
-                f"{told.get('message') or self._last_lines()}"
+                f"the model server (process {self._process.pid}) {trouble}: {last}{remedy}"
             )
         return ServedModels(
             url=told["url"],
@@ -184,6 +185,13 @@ class ModelServer:
             line += data
         return line
 
-    def _last_lines(self) -> str:
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return f"see {self._log}: " + " | ".join(lines[-_LOG_LINES:])
+    def _trouble(self, process: subprocess.Popen[bytes]) -> str:
+        """Say why there was no ready line; its end shows a moment after that of its output."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return f"ended with status {process.wait(_END_SHOWS.total_seconds())}"
+        return f"was not ready within {format_duration(self._start_timeout)}"
+
+    def _last_line(self) -> str:
+        """Return what it wrote last: of a traceback, the error."""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "it wrote nothing")

@@ -25,7 +25,7 @@ def start_embedded(
         AddressInUse: another process runs one on that data.
         AgentQError: it could not be started.
     """
-    folder = data_dir or settings.embedded.data_dir or default_data_dir()
+    folder = data_dir or data_folder(settings)
     server = EmbeddedServer(
         data_dir=folder,
         program=settings.embedded.server,
@@ -41,6 +41,11 @@ def start_embedded(
             f"embedded.data_dir{remedy}"
         )
     return server
+
+
+def data_folder(settings: Settings) -> Path:
+    """Return where the embedded server's data is, and whatever else this machine keeps."""
+    return settings.embedded.data_dir or default_data_dir()
 
 
 def describe(server: EmbeddedServer) -> str:

@@ -22,7 +22,7 @@ from agentq.host.supervisor import LeaseNote
 from agentq.inference.launcher import ModelServer
 from agentq.ops.children import Children, Spec
 from agentq.ops.dashboard_port import address_in_use, is_taken
-from agentq.ops.embedded_broker import describe, start_embedded
+from agentq.ops.embedded_broker import data_folder, describe, start_embedded
 from agentq.ops.imitation import AS_IT_IS, Imitation, Small
 from agentq.ops.kept import Kept
 from agentq.ops.lost_worker import found_dead
@@ -30,7 +30,7 @@ from agentq.ops.plan import plan_of
 from agentq.ops.worker_process import RELAUNCHED, launch_variables
 from agentq.settings import Settings
 from agentq.settings.masking import mask
-from agentq.store.embedded import EmbeddedServer, default_data_dir
+from agentq.store.embedded import EmbeddedServer
 from agentq.store.locate import broker_url
 
 _START_LIMIT = timedelta(seconds=60)
@@ -182,13 +182,15 @@ class Up:
         if url := self._settings.model.base_url:
             self._say(f"models: {mask(url)} (model.base_url)")
             return
-        log = (self._parts.logs or default_data_dir()) / "models.log"
+        kept = data_folder(self._settings) / "models.log"
+        log = self._log("models") or kept
         server = ModelServer(log=log)
         try:
             self._running.enter_context(server)
         except AgentQError as error:
             self.missing = (str(error),)
-            self._say(f"models: none: {error}; set model.base_url to use another server")
+            where = f"; its log: {log}" if log == kept else ""  # else it goes with its folder
+            self._say(f"models: none: {error}; or set model.base_url to another server{where}")
             return
         self._models = Kept(name="models", server=server)
         served = server.models

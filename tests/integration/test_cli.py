@@ -341,6 +341,18 @@ def test_a_killed_server_is_started_again_where_it_was(servers: RunningCommand, 
     assert Path(f"/proc/{again}").exists()
 
 
+def test_a_model_server_that_can_not_start_is_told_with_its_log_in_the_data_folder() -> None:
+    with home() as own:
+        (own.folder / "m").mkdir()
+        (own.folder / "m/h11.py").write_text("raise ModuleNotFoundError('no h11')\n")
+        path = f"{own.folder}/m{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        env = {"PYTHONPATH": path, "AGENTQ_EMBEDDED__DATA_DIR": f"{own.folder}/d"}
+        with own.running("up", "--models", until="up; Ctrl-C ends it", env=env) as running:
+            [said] = re.findall(r"^models: none: .*$", running.output, re.MULTILINE)
+    assert "ended with status 1: ModuleNotFoundError: no h11; pip install" in said
+    assert said.endswith(f"; its log: {own.folder}/d/models.log")
+
+
 def test_a_worker_that_can_not_start_ends_up_with_its_reason() -> None:
     with home() as own:
         (own.work / "shop.py").write_text(_APP + _ONLY_WORKERS + "    raise OSError('no disk')\n")

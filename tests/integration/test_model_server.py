@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import re
 import select
 import signal
 import socket
@@ -228,6 +229,19 @@ def test_a_server_that_cannot_start_is_reported_with_its_last_words(tmp_path: Pa
     server = ModelServer(log=tmp_path / "log", cache=tmp_path / "file")
     with pytest.raises(ServerFailed, match=r"FileExistsError|NotADirectoryError"):
         server.start()
+
+
+def test_a_server_without_its_packages_names_its_end_and_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "h11.py").write_text("raise ModuleNotFoundError(\"No module named 'h11'\")\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with pytest.raises(ServerFailed) as failure:
+        ModelServer(log=tmp_path / "log").start()
+    assert re.sub(r"process \d+", "process N", str(failure.value)) == (
+        "the model server (process N) ended with status 1: ModuleNotFoundError: No module named "
+        "'h11'; pip install 'agentq[models]'"
+    )
 
 
 def folders_of_servers(where: Path) -> list[str]:
