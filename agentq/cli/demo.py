@@ -73,8 +73,6 @@ def demo(
                 console.print(f"Missing: {line}", style="yellow", markup=False)
             if not once:
                 _stay(console, up)
-    # Behind the block: Ctrl-C leaves it, after all has ended.
-    console.print("Ended; nothing is left running.", style="dim")
 
 
 def _stay(console: Console, up: Up) -> None:

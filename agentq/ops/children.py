@@ -30,6 +30,7 @@ EARLY_DEATHS = 3
 EARLY = timedelta(seconds=5)
 """What is early."""
 _LOG_LINES = 8
+_SOON = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +119,23 @@ class Children:
                 said.append(self._ended(child))
         return said
 
-    def stop(self) -> None:
-        """End all; safe twice. A second Ctrl-C kills them at once."""
+    def stop(self, on_wait: Callable[[list[str]], None] = lambda _: None) -> None:
+        """End all; safe twice. A second Ctrl-C kills them at once.
+
+        *on_wait* gets the names of those that have not ended after a second.
+        """
         running = [child.process for child in self._children if child.process]
         try:
             for process in running:
                 process.terminate()
-            until = time.monotonic() + self._stop_limit.total_seconds()
-            for process in running:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, until - time.monotonic()))
+            began = time.monotonic()
+            _await_ends(running, began + _SOON.total_seconds())
+            waiting = [
+                c.spec.name for c in self._children if c.process and c.process.poll() is None
+            ]
+            if waiting:
+                on_wait(waiting)
+            _await_ends(running, began + self._stop_limit.total_seconds())
         finally:
             for process in running:
                 process.kill()  # nothing happens where it has ended
@@ -186,6 +194,13 @@ class Children:
         if child.pipe >= 0:
             os.close(child.pipe)
             child.pipe = -1
+
+
+def _await_ends(processes: list[subprocess.Popen[bytes]], until: float) -> None:
+    """Wait for all of them, at most until the monotonic clock says *until*."""
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
 
 
 def how_it_ended(status: int) -> str:

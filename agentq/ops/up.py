@@ -6,7 +6,7 @@ broker  ->  models  ->  workers, dashboard      started in this order, ended in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
@@ -80,13 +80,13 @@ class Up:
         self._server: EmbeddedServer | None = None
         self._broker: Kept | None = None
         self._models: Kept | None = None
-        drain = settings.worker.drain_timeout
+        self._drain = settings.worker.drain_timeout
         if parts.drain is not None:
-            drain = parts.drain
-            self.environment["AGENTQ_WORKER__DRAIN_TIMEOUT"] = format_duration(drain)
+            self._drain = parts.drain
+            self.environment["AGENTQ_WORKER__DRAIN_TIMEOUT"] = format_duration(parts.drain)
         self._imitation = Imitation(small=parts.small, settings=settings)
         self._children = Children(
-            stop_limit=drain + _STOP_SLACK, start_limit=_START_LIMIT * parts.small.slowness
+            stop_limit=self._drain + _STOP_SLACK, start_limit=_START_LIMIT * parts.small.slowness
         )
         self._running = ExitStack()
 
@@ -111,7 +111,7 @@ class Up:
                 self._start_models()
             folder = TemporaryDirectory(prefix="agentq-", dir=self._parts.data_dir)
             self._runtime = Path(self._running.enter_context(folder))
-            self._running.callback(self._children.stop)
+            self._running.callback(self._children.stop, self._say_who_drains)
             self._start_children()
         except BaseException:
             self.stop()
@@ -142,8 +142,22 @@ class Up:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
-        self.stop()
+        """Stop, and say so."""
+        try:
+            self.stop()
+        finally:
+            self._say_at_the_end("Ended; nothing is left running.")
+
+    def _say_who_drains(self, names: list[str]) -> None:
+        if workers := [name for name in names if name != _DASHBOARD]:
+            self._say_at_the_end(
+                f"ending: {', '.join(workers)} may finish running steps within "
+                f"{format_duration(self._drain)} (worker.drain_timeout); Ctrl-C again ends at once"
+            )
+
+    def _say_at_the_end(self, line: str) -> None:
+        with suppress(OSError):  # the terminal has gone, and what runs still is to end in order
+            self._say(line)
 
     def _settle_dashboard_port(self) -> None:
         """Before anything runs: found in use later it would end all that runs by then."""

@@ -39,6 +39,7 @@ from agentq.store.server_program import ServerProgram, find_program
 
 AppendFsync = Literal["always", "everysec", "no"]
 
+SOCKET_NAME = "b.sock"
 _SOCKET_PATH_LIMIT = 107  # bytes: sockaddr_un.sun_path less its closing zero
 _LOADING_LIMIT = timedelta(minutes=10)
 _STOP_LIMIT = timedelta(seconds=10)
@@ -287,7 +288,7 @@ class EmbeddedServer:
 
 
 def _socket_path(data_dir: Path) -> Path:
-    path = data_dir.absolute() / "b.sock"
+    path = data_dir.absolute() / SOCKET_NAME
     if (size := len(os.fsencode(path))) > _SOCKET_PATH_LIMIT:
         raise SettingsError(
             f"the socket's path {path} has {size} bytes and the system allows "

@@ -279,6 +279,25 @@ def test_up_ends_all_it_started(number: int, code: int) -> None:
         assert not (own.folder / "agentq/b.sock").exists()
 
 
+def test_at_the_end_up_says_who_drains_and_a_second_ctrl_c_ends_at_once() -> None:
+    with home() as own:
+        (own.work / "shop.py").write_text(_APP)
+        shared = ("--no-dashboard", "--pool", "shared")
+        with own.running("up", *APP, *shared, until="up; Ctrl-C") as running:
+            run = own.json("submit", "waiting", '"x"', *APP)["run"]
+            began = ("events", run, "--follow")
+            with RunningCommand(own.command(*began), own, {}, log="events.log") as events:
+                events.wait_for("began")
+            os.kill(running.process.pid, signal.SIGINT)
+            running.wait_for(
+                "ending: shared-0 may finish running steps within 30s (worker.drain_timeout); "
+                "Ctrl-C again ends at once\n"
+            )
+            assert running.end() == 130
+            assert "Ended; nothing is left running.\n" in running.output
+        assert own.processes() == {}
+
+
 def test_a_killed_up_leaves_no_process() -> None:
     with home() as own:
         (own.work / "shop.py").write_text(_APP)

@@ -41,6 +41,15 @@ def test_where_nothing_listens_the_address_and_the_way_out_are_named(tmp_path: P
         assert str(refused.value) == expected
 
 
+def test_where_the_embedded_server_has_ended_nobody_is_told_to_unset_what_was_never_set(
+    tmp_path: Path,
+) -> None:
+    url = f"agentq+unix://{tmp_path}/b.sock"
+    assert refusal(url) == (
+        f"nothing listens at {url}: the embedded server there has ended; `agentq up` starts it"
+    )
+
+
 def test_where_no_sentinel_answers_or_no_host_has_the_name_nothing_was_sent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
