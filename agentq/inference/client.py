@@ -25,7 +25,7 @@ from agentq.inference.reply import Reply, ReplyBuilder
 
 Messages = str | Sequence[Mapping[str, Any]]
 
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class ModelClient:
@@ -209,7 +209,7 @@ class ModelClient:
                 max_connections=self._connections, max_keepalive_connections=self._connections
             ),
             # A proxy from the environment cannot reach a server on this machine's loopback.
-            trust_env=url.host not in _LOOPBACK,
+            trust_env=url.host not in LOOPBACK,
         )
 
     def _started(self) -> httpx2.AsyncClient:

@@ -19,12 +19,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agentq.errors import AgentQError, RunError, SettingsError
+from agentq.errors import AgentQError, ModelUnavailable, RunError, SettingsError
+from agentq.inference.presence import why_silent
 from agentq.ops.application import DEMO, load_app
 from agentq.ops.up import Parts, Up
 from agentq.runs.handle import RunHandle
 from agentq.runs.record import RunEvent, RunStatus
-from agentq.settings import load_settings
+from agentq.settings import Settings, load_settings
+from agentq.settings.masking import mask
 from agentq.store.embedded import default_data_dir
 
 _PREFIX = "agentq-demo-"
@@ -71,8 +73,8 @@ def installation(
     Raises:
         AgentQError: what could not be started.
     """
-    _check(question)
     settings = load_settings()
+    _check(question, settings)
     sweep()
     with ExitStack() as stack:
         folder = stack.enter_context(_temporary_folder())
@@ -145,9 +147,16 @@ def _roomy() -> str:
     return usual if len(os.fsencode(usual)) <= _SOCKET_ROOM else "/tmp"  # noqa: S108 -- mkdtemp's
 
 
-def _check(question: Question) -> None:
+def _check(question: Question, settings: Settings) -> None:
     if question.docs is not None and not question.docs.is_dir():
         raise SettingsError(f"--docs {question.docs}: there is no such folder")
+    url = settings.model.base_url
+    if question.fresh and url and (why := why_silent(url)):
+        raise ModelUnavailable(
+            f"--fresh would forget the notes of earlier runs, and nobody could write new ones: "
+            f"{mask(url)} (model.base_url) answers nothing: {why}",
+            call="",
+        )
 
 
 def _research() -> ModuleType:

@@ -20,6 +20,7 @@ from agentq.host.affinity import pin
 from agentq.host.numa import starting_on
 from agentq.host.supervisor import LeaseNote
 from agentq.inference.launcher import ModelServer
+from agentq.inference.presence import why_silent
 from agentq.ops.children import Children, Spec
 from agentq.ops.dashboard_port import address_in_use, is_taken
 from agentq.ops.embedded_broker import data_folder, describe, start_embedded
@@ -194,7 +195,9 @@ class Up:
 
     def _start_models(self) -> None:
         if url := self._settings.model.base_url:
-            self._say(f"models: {mask(url)} (model.base_url)")
+            why = why_silent(url)
+            silent = f" answers nothing: {why}; calls to a model will fail" if why else ""
+            self._say(f"models: {mask(url)} (model.base_url){silent}")
             return
         kept = data_folder(self._settings) / "models.log"
         log = self._log("models") or kept

@@ -105,7 +105,8 @@ class Note(_Value):
 
     `claim` is empty where nothing in the document bears on the question. `score` is the claim's
     nearness to the search phrases, 0 to 1. `gloss` is the chat model's sentence, `doubt` why it was
-    not kept. `missing` names the calls that failed: such a note is not remembered.
+    not kept. `missing` names the calls that failed, `unanswered` says that the chat model's was one
+    of them: such a note is not remembered.
     """
 
     document: Document
@@ -116,6 +117,7 @@ class Note(_Value):
     gloss: str = ""
     gloss_model: str = ""
     doubt: str = ""
+    unanswered: bool = False
     missing: tuple[str, ...] = ()
 
     @property
@@ -163,6 +165,7 @@ class Report(_Value):
     reused: int
     glosses_asked: int
     glosses_kept: int
+    glosses_failed: int = 0
     doubts: tuple[Skipped, ...]
     dropped: tuple[Skipped, ...]
     missing: tuple[str, ...]

@@ -81,7 +81,7 @@ async def _glossed(ctx: Context, note: Note, passage: str) -> Note:
         )
     except agentq.errors.ModelError as error:
         lost = f"gloss: {failure(error)}"
-        return note.model_copy(update={"missing": (*note.missing, lost)})
+        return note.model_copy(update={"missing": (*note.missing, lost), "unanswered": True})
     said = gloss.tidied(reply.text)
     if not said:
         return note.model_copy(update={"doubt": gloss.EMPTY})

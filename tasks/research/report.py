@@ -24,6 +24,7 @@ def report_of(review: Review, *, files: tuple[str, ...] = ()) -> Report:
         reused=review.reused,
         glosses_asked=sum(note.asked and bool(note.claim) for note in notes),
         glosses_kept=sum(bool(claim.note.gloss) for claim in review.claims),
+        glosses_failed=sum(note.unanswered for note in notes),
         doubts=tuple(Skipped(name=n.document.label, reason=n.doubt) for n in notes if n.doubt),
         dropped=review.dropped,
         missing=review.missing,
@@ -57,11 +58,12 @@ def _lines(report: Report) -> Iterator[str]:
 def _counted(report: Report) -> str:
     cited = sum(1 + len(claim.also) for claim in report.claims)
     where = f"in {report.docs}" if report.docs else "installed here"
+    failed = f" {report.glosses_failed} calls failed: see Missing." if report.glosses_failed else ""
     return (
         f"{cited} documents cited, of {report.considered} {where}; "
         f"{report.read} read, {report.reused} of them reused from an earlier run. "
         f"The model was asked for {report.glosses_asked} sentences; "
-        f"{report.glosses_kept} were borne out by their passage."
+        f"{report.glosses_kept} were borne out by their passage.{failed}"
     )
 
 

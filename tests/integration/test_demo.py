@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -198,6 +199,25 @@ def test_without_the_models_packages_the_run_says_what_is_missing_and_goes_on(us
     assert "AGENTQ_MODEL__BASE_URL" in done.stdout
     assert "Missing" in done.stdout
     assert "backup.md" in done.stdout
+
+
+def test_with_the_model_server_down_its_line_and_the_summary_say_so(down: Down) -> None:
+    assert f"models: {NOBODY} (model.base_url) answers nothing: no connection (" in down.said
+    asked = down.answer["report"]["glosses_asked"]
+    assert down.answer["report"]["glosses_failed"] == asked > 0
+    [written] = [path for path in down.answer["report"]["files"] if path.endswith(".md")]
+    summary = Path(written).read_text()
+    assert f"0 were borne out by their passage. {asked} calls failed: see Missing.\n" in summary
+
+
+def test_notes_are_not_forgotten_while_no_model_could_write_new_ones(user: Home) -> None:
+    notes = user.folder / "agentq/research/notes"
+    notes.mkdir(parents=True)
+    (notes / "old.json").write_text("{}")
+    done = user.run("demo", "--once", "--fresh", env={"AGENTQ_MODEL__BASE_URL": NOBODY})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{NOBODY} (model.base_url) answers nothing: no connection" in done.stderr
+    assert (notes / "old.json").exists()
 
 
 def test_a_killed_worker_costs_neither_documents_nor_claims(user: Home) -> None:
