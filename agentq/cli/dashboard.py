@@ -18,6 +18,7 @@ def dashboard(
     control: Annotated[
         bool, typer.Option("--control", help="Let pages give orders to workers; needs a login.")
     ] = False,
+    any_port: Annotated[bool, typer.Option("--any-port", hidden=True)] = False,
     parent: Parent = 0,
     announce: Announce = -1,
 ) -> None:
@@ -42,4 +43,5 @@ def dashboard(
         port=aq.settings.dashboard.port if port is None else port,
         announce=announcer(announce),
         control=control,
+        any_port=any_port,
     )

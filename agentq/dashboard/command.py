@@ -38,6 +38,7 @@ def serve(
     port: int,
     announce: Callable[[str], None],
     control: bool = False,
+    any_port: bool = False,
 ) -> None:
     """Run Flower in this thread, the main one, until SIGTERM or SIGINT.
 
@@ -47,6 +48,7 @@ def serve(
         port: 0 takes any free one.
         announce: called with the address, `http://host:port/`, once it listens.
         control: whether pages may shut down workers, revoke tasks and the like; needs a login.
+        any_port: take any free port where *port* is in use.
 
     Raises:
         AddressInUse: something listens there.
@@ -56,7 +58,7 @@ def serve(
     _presets(aq)
     flower.command.apply_env_options()
     options.address, options.port = host, port
-    _run(aq, announce=announce, control=control)
+    _run(aq, announce=announce, control=control, any_port=any_port)
 
 
 @click.command("agentq", cls=CeleryCommand, context_settings={"ignore_unknown_options": True})
@@ -84,7 +86,9 @@ def _presets(aq: App) -> None:
     options.max_tasks = MAX_TASKS
 
 
-def _run(aq: App, *, announce: Callable[[str], None], control: bool) -> None:
+def _run(
+    aq: App, *, announce: Callable[[str], None], control: bool, any_port: bool = False
+) -> None:
     _ = aq.address  # fails here, and not on every page, where there is no broker
     _require_login(control=control)
     options.read_only = not control
@@ -93,7 +97,7 @@ def _run(aq: App, *, announce: Callable[[str], None], control: bool) -> None:
     # It warns four times per round where no worker answers, which the pages show anyway.
     logging.getLogger("flower.inspector").setLevel(logging.ERROR)
     dashboard = Dashboard(aq=aq, options=options, settings=flower.urls.settings)
-    port = _listen(dashboard)
+    port = _listen(dashboard, any_port=any_port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: dashboard.io_loop.add_callback_from_signal(dashboard.stop))
     announce(_address(port))
@@ -124,10 +128,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _listen(dashboard: Dashboard) -> int | None:
+def _listen(dashboard: Dashboard, *, any_port: bool) -> int | None:
     try:
         port: int | None = dashboard.start_http_server()
     except OSError as error:
+        if error.errno == errno.EADDRINUSE and any_port:
+            options.port = 0
+            return _listen(dashboard, any_port=False)
         if error.errno == errno.EADDRINUSE:
             raise address_in_use(options.address, options.port) from error
         raise SettingsError(

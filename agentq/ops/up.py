@@ -74,7 +74,8 @@ class Up:
         self.models: tuple[str, ...] = ()
         """The names of the models that the local server has."""
         self.dashboard_address: str | None = None
-        self._dashboard_port = 0
+        chosen = parts.dashboard_port
+        self._dashboard_port = settings.dashboard.port if chosen is None else chosen
         self._settings = settings
         self._parts = parts
         self._say = say
@@ -103,7 +104,7 @@ class Up:
             AgentQError: what could not be started; everything else is ended again.
         """
         try:
-            self._settle_dashboard_port()
+            self._look_at_port()
             self._running.callback(self._imitation.stop)
             for line in self._imitation.start():
                 self._say(line)
@@ -160,17 +161,12 @@ class Up:
         with suppress(OSError):  # the terminal has gone, and what runs still is to end in order
             self._say(line)
 
-    def _settle_dashboard_port(self) -> None:
+    def _look_at_port(self) -> None:
         """Before anything runs: found in use later it would end all that runs by then."""
-        own, chosen = self._settings.dashboard, self._parts.dashboard_port
-        self._dashboard_port = own.port if chosen is None else chosen
         wanted = self._parts.dashboard and self._parts.app is not None and _has_flower()
-        if not (wanted and self._dashboard_port and is_taken(own.host, self._dashboard_port)):
-            return
-        if not self._parts.any_port:
-            raise address_in_use(own.host, self._dashboard_port)
-        self._say(f"dashboard: port {self._dashboard_port} is in use; it takes a free one")
-        self._dashboard_port = 0
+        host, port = self._settings.dashboard.host, self._dashboard_port
+        if wanted and port and not self._parts.any_port and is_taken(host, port):
+            raise address_in_use(host, port)
 
     def _start_broker(self) -> None:
         if self._parts.data_dir is None and (url := self._settings.require_broker()):
@@ -244,9 +240,17 @@ class Up:
         if self._parts.dashboard and self._has_dashboard():
             self._children.start(self._dashboard())
         for name, line in self._children.await_ready().items():
-            self._say(f"dashboard: {line}" if name == _DASHBOARD else line)
             if name == _DASHBOARD:
-                self.dashboard_address = line
+                self._say_where(line)
+            else:
+                self._say(line)
+
+    def _say_where(self, address: str) -> None:
+        self.dashboard_address = address
+        port = self._dashboard_port
+        if self._parts.any_port and f":{port}/" not in address:
+            self._say(f"dashboard: port {port} is in use; it took another")
+        self._say(f"dashboard: {address}")
 
     def _worker(self, pool: str, index: int) -> Spec:
         own = launch_variables(self._settings.pools[pool], self._settings)
@@ -277,7 +281,8 @@ class Up:
         return Spec(
             name=_DASHBOARD,
             arguments=(
-                "dashboard", "-A", str(self._parts.app), "--port", str(self._dashboard_port)
+                "dashboard", "-A", str(self._parts.app), "--port", str(self._dashboard_port),
+                *(("--any-port",) if self._parts.any_port else ()),
             ),
             environment=self.environment,
             log=self._log(_DASHBOARD),

@@ -168,7 +168,7 @@ def test_a_document_that_is_not_text_is_named_and_the_rest_is_read(user: Home) -
 
 
 def test_with_its_port_in_use_the_demo_takes_another_and_says_so(down: Down) -> None:
-    assert f"dashboard: port {down.port} is in use; it takes a free one\n" in down.said
+    assert f"dashboard: port {down.port} is in use; it took another\n" in down.said
     [address] = re.findall(r"^dashboard: (http\S+)$", down.said, re.MULTILINE)
     assert f":{down.port}/" not in address
 
