@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,16 +11,18 @@ import typer
 from agentq.cli.options import App, Json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from agentq.flows.app import AgentQ
     from agentq.runs.handle import RunHandle
-    from agentq.store.client import Store
 
 
 _INTERRUPTED = 130
 
-_SILENT_S = 5.0
-"""After so long without a result it is said that there are no workers, where there are none."""
+_SILENT_S = 3.0
+"""After so long without a result it is said why none can come, where that is so; then it is looked
+for again after twice as long each time."""
+_SILENT_AT_MOST_S = 60.0
 
 
 def submit(
@@ -62,12 +65,12 @@ def submit(
     found = aq.get_flow(flow)
     run = found.submit(value, key=key, deadline=deadline, priority=priority, tenant=tenant)
     if wait:
-        if run.duplicate:
-            typer.echo(f"run {run.id} existed already: the same key", err=True)
+        again = " existed already: the same key" if run.duplicate else ""
+        typer.echo(f"run {run.id}{again}", err=True)
         try:
-            _print_result(_awaited(run, aq.store, found.pools), run.id, as_json=as_json)
+            _print_result(_awaited(run, aq, found.pools), run.id, as_json=as_json)
         except KeyboardInterrupt:
-            typer.echo(f"run {run.id} goes on; {_commands(run.id, app)}", err=True)
+            typer.echo(f"run {run.id} goes on:\n{_commands(run.id, app)}", err=True)
             raise typer.Exit(_INTERRUPTED) from None
     elif as_json:
         _print({"run": run.id, "duplicate": run.duplicate})
@@ -80,7 +83,8 @@ def submit(
 
 def _commands(run: str, app: str | None) -> str:
     named = f" -A {app}" if app else ""
-    return ", ".join(f"agentq {command} {run}{named}" for command in ("status", "events", "cancel"))
+    commands = ("status", "events", "cancel")
+    return "\n".join(f"  agentq {command} {run}{named}" for command in commands)
 
 
 def _value(argument: str | None) -> Any:
@@ -107,21 +111,38 @@ def _print_result(value: Any, run: str, *, as_json: bool) -> None:
         typer.echo(result)
 
 
-def _awaited(run: RunHandle, store: Store, pools: Iterable[str]) -> Any:
-    """Return the run's result; say once of its pools that nobody serves why it does not come."""
-    from agentq.errors import WaitTimeout
-    from agentq.ops.status import read_status
+def _awaited(run: RunHandle, aq: AgentQ, pools: Iterable[str]) -> Any:
+    """Return the run's result; say once of each thing that stops it that it does."""
+    from agentq.errors import BrokerUnavailable, WaitTimeout
 
-    try:
-        return run.result(timeout=_SILENT_S)
-    except WaitTimeout:
-        for pool in read_status(store).unserved(pools):
-            typer.echo(
-                f"run {run.id} waits: no worker serves pool {pool!r} "
-                f"(agentq worker --pool {pool} -A MODULE:NAME)",
-                err=True,
-            )
-    return run.result()
+    said: set[str] = set()
+    silent_s = _SILENT_S
+    while True:
+        try:
+            return run.result(timeout=silent_s)
+        except WaitTimeout:
+            silent_s = min(2 * silent_s, _SILENT_AT_MOST_S)
+        with suppress(BrokerUnavailable):  # `result` knows how long to be patient with it
+            for reason, line in _obstacles(run, aq, pools):
+                if reason not in said:
+                    said.add(reason)
+                    typer.echo(f"run {run.id} waits: {line}", err=True)
+
+
+def _obstacles(run: RunHandle, aq: AgentQ, pools: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield (what does not change while it lasts, in words) of all that stops the run for now."""
+    from agentq.ops.status import read_status
+    from agentq.ops.why import explain
+
+    if unserved := read_status(aq.store, brief=True).unserved(pools):
+        for pool in unserved:
+            line = f"no worker serves pool {pool!r} (agentq worker --pool {pool} -A MODULE:NAME)"
+            yield line, line
+        return
+    for group in explain(aq, run.id).groups:
+        first = group.waits[0]
+        if first.stuck:
+            yield f"{first.step} {first.alike}", group.said
 
 
 def _print(body: object) -> None:

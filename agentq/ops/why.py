@@ -17,7 +17,7 @@ from agentq.broker import envelope
 from agentq.clock import milliseconds
 from agentq.ops.dead import Wanted, letters
 from agentq.ops.pausing import Kind, sources
-from agentq.ops.status import CellStatus, read_status
+from agentq.ops.status import CellStatus, Worker, read_status
 from agentq.store import calls
 from agentq.store.keys import GROUP
 
@@ -47,6 +47,8 @@ class Wait:
     """Since it was enqueued, was handed over or died; None: not known."""
     alike: str = ""
     """The same of all that are in the same place for the same reason; empty: there are none."""
+    stuck: bool = False
+    """Whether it waits for somebody to do something: lift a pause, start a worker, replay it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +149,9 @@ class _Search:
                 said = f"is dead letter {letter.id}: {letter.reason}"
                 alike = f"are dead letters: {letter.reason}"
                 yield Wait(
-                    step=letter.task, where="dead letter", said=said, for_ms=age, alike=alike
-                )
+                    step=letter.task, where="dead letter", said=said, for_ms=age, alike=alike,
+                    stuck=True,
+                )  # fmt: skip
 
     def _note(self, join: bytes) -> None:
         if join:
@@ -177,11 +180,12 @@ class _Search:
             kind, _, what = source.removeprefix("aside:").partition(":")
             said = f"{kind} {what} is paused"
             alike = f"wait: {said}"
-            return Wait(step=name, where="paused", said=said, for_ms=age, alike=alike)
-        queue, limit = f"{pool.decode()}:{lane.decode()}", self._limit(pool.decode())
+            return Wait(step=name, where="paused", said=said, for_ms=age, alike=alike, stuck=True)
+        queue, stop = f"{pool.decode()}:{lane.decode()}", self._stop(pool.decode())
+        limit = stop or self._limit(pool.decode())
         said = f"waits in queue {queue}, place {place} of {of}{limit}"
         alike = f"wait in queue {queue}{limit}"
-        return Wait(step=name, where="queue", said=said, for_ms=age, alike=alike)
+        return Wait(step=name, where="queue", said=said, for_ms=age, alike=alike, stuck=bool(stop))
 
     def _delayed(self, hit: list[Any], age: int) -> Wait:
         member, step, lacking, retries = hit[1], hit[3].decode(), hit[8].decode(), hit[6]
@@ -202,24 +206,29 @@ class _Search:
         if lacking:
             said = f"is parked: no worker has {lacking}; offered again in {left:.1f} s"
             alike = f"are parked: no worker has {lacking}"
-            return Wait(step=step, where="parked", said=said, for_ms=age, alike=alike)
+            return Wait(step=step, where="parked", said=said, for_ms=age, alike=alike, stuck=True)
         what = f"waits for retry {retries}" if retries else "is delayed"
         alike = f"wait for retry {retries}" if retries else "are delayed"
         held = f"; {budget}" if retries and of else ""
         said = f"{what}, due in {left:.1f} s{held}"
         return Wait(step=step, where="delayed", said=said, for_ms=age, alike=alike + held)
 
-    def _limit(self, pool: str) -> str:
-        """Return what keeps a pool's queue from moving, as far as it shows."""
+    def _stop(self, pool: str) -> str:
+        """Return what stops a pool's queue, as far as it shows."""
         if any(p.kind is Kind.POOL and p.name == pool and not p.ending for p in self._cell.pauses):
             return f"; pool {pool} is paused"
-        workers = [w for w in self._cell.workers if pool in w.pools and w.state == "up"]
-        if not workers:
-            return f"; no worker serves pool {pool}"
+        return "" if self._serving(pool) else f"; no worker serves pool {pool}"
+
+    def _limit(self, pool: str) -> str:
+        """Return what keeps the queue of a pool that is served from moving, as far as it shows."""
+        workers = self._serving(pool)
         running, slots = sum(w.running for w in workers), sum(w.slots for w in workers)
         if slots and running >= slots:
             return f"; all {slots} slots of pool {pool} are taken"
         return ""
+
+    def _serving(self, pool: str) -> list[Worker]:
+        return [w for w in self._cell.workers if pool in w.pools and w.state == "up"]
 
     # -- what runs --------------------------------------------------------------------------------
 

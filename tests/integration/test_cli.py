@@ -44,6 +44,16 @@ async def wait(ctx: Context, what: str) -> None:
 orders = aq.flow("orders", plan >> each(double, of="parts") >> total)
 waiting = aq.flow("waiting", wait)
 """
+_OTHER_APP = """
+from agentq import AgentQ
+
+aq = AgentQ("other")
+
+@aq.step
+async def nowhere() -> None: ...
+
+strange = aq.flow("strange", nowhere)
+"""
 _ONLY_WORKERS = """
 import os, sys, threading
 if "worker" in sys.argv:
@@ -67,7 +77,8 @@ def up(user: Home) -> Iterator[RunningCommand]:
 @pytest.mark.usefixtures("up")
 def test_submit_waits_for_the_result_and_prints_it(user: Home) -> None:
     done = user.run("submit", "orders", "5", "--wait", "--deadline", "20s", *APP)
-    assert (done.stdout, done.stderr, done.returncode) == ("20\n", "", 0)
+    assert (done.stdout, done.returncode) == ("20\n", 0)
+    assert re.fullmatch(r"run [0-9a-f]{32}\n", done.stderr)
 
 
 @pytest.mark.usefixtures("up")
@@ -107,8 +118,8 @@ def test_ctrl_c_while_waiting_says_that_the_run_goes_on(user: Home) -> None:
         [run] = listed
         assert waiting.end() == 130
         assert waiting.output == (
-            f"run {run} goes on; agentq status {run} -A shop:aq, agentq events {run} -A shop:aq, "
-            f"agentq cancel {run} -A shop:aq\n"
+            f"run {run}\nrun {run} goes on:\n  agentq status {run} -A shop:aq\n"
+            f"  agentq events {run} -A shop:aq\n  agentq cancel {run} -A shop:aq\n"
         )
     assert user.json("status", run)["state"] == "running"
     user.run("cancel", run)
@@ -123,6 +134,25 @@ def test_a_wait_for_pools_that_nobody_serves_says_so_once(user: Home, url: str) 
         [run] = [one["id"] for one in user.json("status", env=env)["recent"]]
         assert f"run {run} waits: no worker" in waiting.output
         assert waiting.end() == 130
+
+
+@pytest.mark.usefixtures("up")
+def test_a_wait_for_what_is_parked_or_paused_says_so_once(user: Home) -> None:
+    (user.work / "other.py").write_text(_OTHER_APP)
+    user.run("pause", "pool", "critical")
+    parked, paused = (
+        RunningCommand(user.command("submit", *words, "--wait"), user, {}, log=f"{words[0]}.log")
+        for words in (("strange", "-A", "other:aq"), ("orders", "2", *APP))
+    )
+    with parked, paused:
+        paused.wait_for("waits: shop.plan: waits in queue critical:normal, place 1 of 1; pool crit")
+        parked.wait_for("waits: other.nowhere: is parked: no worker has task other.nowhere")
+        user.run("resume", "pool", "critical")
+        assert paused.process.wait(20) == 0
+        assert paused.output.count("waits:") == parked.output.count("waits:") == 1
+        run = parked.output.split()[1]
+        assert parked.end() == 130
+    user.run("cancel", run)
 
 
 @pytest.mark.usefixtures("up")
