@@ -172,8 +172,9 @@ class Compiler:
         width = len(items)
         if width > (most := graph.max_members or self._limits.max_members):
             raise RunTooLarge(
-                f"step {decided.step!r} asks for {width} members; runs.max_members is "
-                f"{most}: split the work over several runs or raise it"
+                f"step {decided.step!r} asks for {width} members; "
+                f"{_limit(graph, 'max_members', most)}: split the work over several runs or "
+                "raise it"
             )
         join = join_id(place.run, node.id, place.frames)
         body_node, first = graph.nodes[node.next], graph.nodes[node.first]
@@ -192,8 +193,9 @@ class Compiler:
         whole = size + sum(map(len, box.blobs.values()))
         if whole > (most := graph.max_bytes or self._limits.max_bytes):
             raise RunTooLarge(
-                f"step {decided.step!r} asks for {width} members of {whole} bytes; runs.max_bytes "
-                f"is {most}: pass references (a path, a key) instead or raise it"
+                f"step {decided.step!r} asks for {width} members of {whole} bytes; "
+                f"{_limit(graph, 'max_bytes', most)}: pass references (a path, a key) instead or "
+                "raise it"
             )
         if width > CHUNK or size > CHUNK_BYTES:
             # Of this attempt alone: one that died while it staged may have decided otherwise.
@@ -299,3 +301,9 @@ class Compiler:
         reference = self._blobs.refer(run, data, what=what)
         blobs[reference] = data
         return reference
+
+
+def _limit(graph: Graph, option: str, most: int) -> str:
+    """Say whose limit it is: the flow's own, else the setting of that name."""
+    own = getattr(graph, option) is not None
+    return f"flow {graph.name!r} allows {most} ({option}=)" if own else f"runs.{option} is {most}"

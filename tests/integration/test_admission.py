@@ -228,7 +228,7 @@ def budgets(session_server: Server, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.mark.parametrize(
     ("flow", "within", "beyond", "said"),
     [
-        ("wide", 5, 6, "asks for 6 members; runs.max_members is 5"),
+        ("wide", 5, 6, "asks for 6 members; flow 'wide' allows 5 (max_members=)"),
         ("nested", 4, 5, "fan-outs together have 15 members; runs.max_members"),
         ("heavy", 20_000, 24_700, "runs.max_bytes (or max_bytes= of the flow) is 50000"),
     ],
