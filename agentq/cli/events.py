@@ -22,7 +22,7 @@ def events(
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """Print a run's events: steps that ended, retries, fan-outs, progress, its end.
+    """Print a run's events: steps that ended, retries, lost workers, fan-outs, progress, its end.
 
     With --json one object a line.
 
@@ -81,6 +81,10 @@ def _said(event: RunEvent) -> str:
                 f"{data['step']} {data['state']} on {data['worker']}, ran {seconds(data['ran'])}"
                 f"{attempt}{error}{again}"
             )
+        case "lost":
+            from agentq.ops.timeline import loss_of
+
+            return f"{data['step']} on {data['worker']}: {loss_of(data)}"
         case "progress":
             of = f"/{data['total']}" if "total" in data else ""
             done = f" ({data['done']}{of})" if "done" in data else ""

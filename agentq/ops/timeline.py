@@ -10,9 +10,10 @@ clock on the wall saw. Of that cost,
     tools, context      what the steps attribute to them with ``ctx.spent(...)``
     state and messages  ``ctx.spent("state")``, and every moment at which no step of the run waited
                         or ran: submitting, and handing over from one step to the next
-    retries             attempts that failed for good or were tried again, with all they spent, the
-                        pauses after them, what model calls spent on their own retries, and the wait
-                        of an attempt whose worker died before it
+    failed attempts     attempts that failed for good or were tried again, with all they spent, the
+                        pauses after them, and what model calls spent on their own retries
+    lost with a worker  attempts that died with their process, until they were handed out again, and
+                        the waits behind them
     own code            the rest of what ran
 
 Calls side by side inside one step may add up to more than it ran; they are then scaled to it.
@@ -29,9 +30,12 @@ from typing import Any
 
 from agentq.runs.record import RunEvent
 
-KINDS = ("queue", "model", "tools", "state and messages", "context", "retries", "own code")
+KINDS = (
+    "queue", "model", "tools", "state and messages", "context", "failed attempts",
+    "lost with a worker", "own code",
+)  # fmt: skip
 
-_OF_SPENDING = {"state": "state and messages"}
+_OF_SPENDING = {"state": "state and messages", "retries": "failed attempts"}
 _SHOWN_ONE_BY_ONE = 4
 SLOWEST = 3
 
@@ -43,7 +47,7 @@ class Attempt:
     step: str
     task: str
     state: str
-    """``done``, ``failed`` or ``retry``."""
+    """``done``, ``failed``, ``retry``, or ``lost`` with its process."""
     attempt: int
     worker: str
     core: str
@@ -135,9 +139,16 @@ def attempts_of(events: Iterable[RunEvent]) -> list[Attempt]:
     for event in events:
         if event.kind == "progress":
             said[event.data["task"]] = event.data["message"]
-        elif event.kind in {"step", "retry"}:
+        elif event.kind in {"step", "retry", "lost"}:
             found.append(_attempt(event.data, said.get(event.data["task"], "")))
     return sorted(found, key=lambda attempt: attempt.start)
+
+
+def loss_of(data: dict[str, Any]) -> str:
+    """Return in words what became of an attempt that a `lost` event tells of."""
+    if data["charged"]:
+        return f"its process died, {data['deaths']} of {data['limit']}"
+    return "its worker died; not charged, it runs alone from now on"
 
 
 def groups_of(attempts: Iterable[Attempt]) -> list[Group]:
@@ -192,14 +203,18 @@ def _attempt(data: dict[str, Any], said: str) -> Attempt:
         pause=data.get("after", 0),
         spent=data.get("spent", {}),
         batches={int(size): items for size, items in data.get("batches", {}).items()},
-        error=": ".join(filter(None, (data.get("error"), data.get("message")))),
+        error=loss_of(data)
+        if data["state"] == "lost"
+        else ": ".join(filter(None, (data.get("error"), data.get("message")))),
         said=said,
     )
 
 
 def _cost(attempt: Attempt, *, lost: bool) -> dict[str, float]:
+    if attempt.state == "lost":
+        return {"queue": attempt.waited, "lost with a worker": attempt.ran}
     if attempt.state != "done":
-        return {"queue": attempt.waited, "retries": attempt.ran + attempt.pause}
+        return {"queue": attempt.waited, "failed attempts": attempt.ran + attempt.pause}
     spent: defaultdict[str, float] = defaultdict(float)
     for kind, ms in attempt.spent.items():
         spent[_OF_SPENDING.get(kind, kind)] += ms
@@ -207,7 +222,7 @@ def _cost(attempt: Attempt, *, lost: bool) -> dict[str, float]:
     fits = min(1.0, attempt.ran / total) if total else 1.0
     parts = {kind: ms * fits for kind, ms in spent.items()}
     own = attempt.ran - sum(parts.values())
-    wait = "retries" if lost else "queue"
+    wait = "lost with a worker" if lost else "queue"
     return {**parts, "own code": own, wait: parts.get(wait, 0.0) + attempt.waited}
 
 

@@ -1,6 +1,6 @@
 -- A delivery in the hands of a worker: ended, read, handed back.
 
-local HANDED_BACK = 250 -- at most, by one call: 11 us each; of large ones PIECE bytes
+local HANDED_BACK = 250 -- at most, by one call: 16 us each; of large ones PIECE bytes
 
 -- Ends a delivery: true where this worker still owned it. The entry's id is the fence, since every
 -- hand-over to another worker is a new entry; an acked entry can not be acked again.
@@ -10,9 +10,24 @@ local function settle(stream, entry)
   return true
 end
 
--- Moves one pending entry of a stream to where it is handed out again; dead after `limit` attempts.
--- `charge`: 1 = counts as an attempt; `suspect`: 1 = it may be what its process died of. Returns its bytes.
-local function give_back(P, lane, stream, entry, charge, suspect, limit, keep, now, woken)
+-- Tells a run of an attempt that died with its process, in the shape of a step's event; the worker without
+-- its start's mark. `deaths`: those charged, this one included; given up after `limit`.
+local function tell_lost(P, f, pending, charge, deaths, limit, now)
+  if redis.call('HGET', P .. 'run:' .. f.r, 'state') ~= 'running' then return end
+  local queued = tonumber(string.match(pending[1], '^(%d+)'))
+  local start = math.max(queued, now - pending[3])
+  local who = ',"worker":' .. cjson.encode(string.match(pending[2], '^[^#]*'))
+  event(P, f.r, 'lost', '{"step":' .. cjson.encode(step_of(f)) .. ',"task":' .. cjson.encode(f.i) .. who ..
+    string.format(',"core":"-","state":"lost","attempt":%d,"start":%d,"waited":%d,"ran":%d,' ..
+      '"charged":%d,"deaths":%d,"limit":%d}', f.a + f.s + f.n + 1, start, start - queued, math.max(0, now - start),
+      charge, deaths, limit))
+end
+
+-- Moves what is pending of a stream, as XPENDING lists it, to where it is handed out again; dead after
+-- `limit` attempts. `charge`: 1 = counts as an attempt; `suspect`: 1 = it may be what its process died of.
+-- Returns its bytes.
+local function give_back(P, lane, stream, pending, charge, suspect, limit, keep, now, woken)
+  local entry = pending[1]
   local found = redis.call('XRANGE', stream, entry, entry)
   if not found[1] then
     redis.call('XACK', stream, GROUP, entry)
@@ -21,6 +36,7 @@ local function give_back(P, lane, stream, entry, charge, suspect, limit, keep, n
   local f = fields_of(found[1])
   local attempts, suspected = f.a + charge, f.s + suspect
   local pool, name = string.match(lane, '^(.-):(.*)$')
+  if f.r ~= '' and charge + suspect > 0 then tell_lost(P, f, pending, charge, attempts, limit, now) end
   -- What has no run and no join may stand in a chain or chord that only its header knows: it is
   -- handed out once more, for a worker to fail it as Celery does. Past that it is given up here.
   local most = (f.j == '' and f.r == '') and limit + 1 or limit
@@ -48,7 +64,7 @@ local function hand_back(P, worker, charge, suspect, limit, keep, now)
       if redis.call('EXISTS', stream) == 1 then
         local pending = redis.call('XPENDING', stream, GROUP, '-', '+', HANDED_BACK - count, worker)
         for _, entry in ipairs(pending) do
-          size = size + give_back(P, lane, stream, entry[1], charge, suspect, limit, keep, now, woken)
+          size = size + give_back(P, lane, stream, entry, charge, suspect, limit, keep, now, woken)
           count = count + 1
           if size >= PIECE then break end
         end

@@ -89,6 +89,12 @@ local function dead(P, reason, f, pool, lane)
   trim_to_fit(P, 0)
 end
 
+-- Returns the name of a message's step or task; its id where its head does not say. The first "task" there
+-- is it: to read a head as JSON costs 20 us.
+local function step_of(f)
+  return string.match(f.h, '"task":%s*"([^"\\]+)"') or f.i
+end
+
 -- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields
 -- in an order that differs between servers.
 local function failure(kind, message, rest)
@@ -104,8 +110,9 @@ local function give_up(P, f, pool, lane, kind, message, keep, now, woken)
   dead(P, message, f, pool, lane)
   if f.j ~= '' then
     local join, index = string.match(f.j, '^(.*)|(%d+)$')
-    part(P, join, index, failure(kind, message, ',"step":"","attempts":' .. f.a), now, woken)
+    local rest = ',"step":' .. cjson.encode(step_of(f)) .. ',"attempts":' .. f.a
+    part(P, join, index, failure(kind, message, rest), now, woken)
   elseif f.r ~= '' then
-    end_run(P, f.r, 'failed', failure(kind, message, ',"step":' .. cjson.encode(f.i)), keep, now)
+    end_run(P, f.r, 'failed', failure(kind, message, ',"step":' .. cjson.encode(step_of(f))), keep, now)
   end
 end

@@ -17,9 +17,10 @@ local function fail(keys, argv)
   if not found[1] then return 'stale' end
   local now = now_ms()
   if tonumber(argv[5]) < 0 then
-    if #redis.call('XPENDING', stream, GROUP, entry, entry, 1) == 0 then return 'stale' end
+    local pending = redis.call('XPENDING', stream, GROUP, entry, entry, 1)[1]
+    if not pending then return 'stale' end
     local woken = {}
-    give_back(P, lane, stream, entry, 1, 0, -tonumber(argv[5]), tonumber(argv[4]), now, woken)
+    give_back(P, lane, stream, pending, 1, 0, -tonumber(argv[5]), tonumber(argv[4]), now, woken)
     wake_all(P, woken, now)
     return 'ok'
   end

@@ -49,21 +49,27 @@ def test_calls_side_by_side_are_scaled_to_what_the_step_ran() -> None:
     }  # fmt: skip
 
 
-def test_a_failed_attempt_and_the_pause_after_it_are_retries() -> None:
+def test_a_failed_attempt_and_the_pause_after_it_are_failed_attempts() -> None:
     tried = step(0, 50, task="t", state="retry", pause=20, spent={"model": 40})
     again = step(75, 25, task="t", attempt=2, waited=5)
-    assert costs(tried, again, ended=100) == {"retries": 70, "queue": 5, "own code": 25}
+    assert costs(tried, again, ended=100) == {"failed attempts": 70, "queue": 5, "own code": 25}
 
 
-def test_the_wait_of_an_attempt_whose_worker_died_is_retries() -> None:
+def test_the_wait_of_an_attempt_whose_worker_died_is_lost_with_it() -> None:
     assert costs(step(15_000, 10, attempt=2, waited=15_000), ended=15_010) == {
-        "retries": 15_000, "own code": 10,
+        "lost with a worker": 15_000, "own code": 10,
     }  # fmt: skip
 
 
-def test_a_models_own_retries_count_as_retries() -> None:
+def test_an_attempt_that_died_with_its_worker_is_lost_with_it_and_so_is_the_wait_behind() -> None:
+    lost = step(5, 100, task="t", state="lost", waited=5)
+    again = step(110, 10, task="t", attempt=2, waited=5)
+    assert costs(lost, again, ended=120) == {"queue": 5, "lost with a worker": 105, "own code": 10}
+
+
+def test_a_models_own_retries_count_as_failed_attempts() -> None:
     assert costs(step(0, 10, spent={"model": 4, "retries": 6}), ended=10) == {
-        "model": 4, "retries": 6,
+        "model": 4, "failed attempts": 6,
     }  # fmt: skip
 
 
@@ -95,7 +101,7 @@ _TIMES = st.floats(0, 1e6, allow_nan=False)
             _TIMES,
             waited=_TIMES,
             spent=st.dictionaries(st.sampled_from(("model", "tools", "state", "context")), _TIMES),
-            state=st.sampled_from(("done", "failed", "retry")),
+            state=st.sampled_from(("done", "failed", "retry", "lost")),
         ),
         min_size=1,
     )
