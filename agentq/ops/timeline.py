@@ -211,10 +211,12 @@ def _attempt(data: dict[str, Any], said: str) -> Attempt:
 
 
 def _cost(attempt: Attempt, *, lost: bool) -> dict[str, float]:
-    if attempt.state == "lost":
-        return {"queue": attempt.waited, "lost with a worker": attempt.ran}
+    wait = "lost with a worker" if lost else "queue"
     if attempt.state != "done":
-        return {"queue": attempt.waited, "failed attempts": attempt.ran + attempt.pause}
+        kind = "lost with a worker" if attempt.state == "lost" else "failed attempts"
+        costs = defaultdict(float, {wait: attempt.waited})
+        costs[kind] += attempt.ran + attempt.pause
+        return costs
     spent: defaultdict[str, float] = defaultdict(float)
     for kind, ms in attempt.spent.items():
         spent[_OF_SPENDING.get(kind, kind)] += ms
@@ -222,7 +224,6 @@ def _cost(attempt: Attempt, *, lost: bool) -> dict[str, float]:
     fits = min(1.0, attempt.ran / total) if total else 1.0
     parts = {kind: ms * fits for kind, ms in spent.items()}
     own = attempt.ran - sum(parts.values())
-    wait = "lost with a worker" if lost else "queue"
     return {**parts, "own code": own, wait: parts.get(wait, 0.0) + attempt.waited}
 
 

@@ -19,6 +19,7 @@ from tests.support.waiting import wait_until
 
 _APP = """
 import asyncio
+import os
 from agentq import AgentQ, Context, each
 
 aq = AgentQ("shop")
@@ -41,6 +42,11 @@ async def wait(ctx: Context, what: str) -> None:
     await ctx.progress("began")
     await asyncio.sleep(60)
 
+@aq.step
+async def deadly() -> None:
+    os.kill(os.getpid(), 9)
+
+dying = aq.flow("dying", deadly)
 orders = aq.flow("orders", plan >> each(double, of="parts") >> total)
 waiting = aq.flow("waiting", wait)
 """
@@ -153,6 +159,24 @@ def test_a_wait_for_what_is_parked_or_paused_says_so_once(user: Home) -> None:
         run = parked.output.split()[1]
         assert parked.end() == 130
     user.run("cancel", run)
+
+
+@pytest.mark.usefixtures("up")
+def test_a_step_that_kills_its_workers_is_told_of_by_name_each_time(user: Home) -> None:
+    failed = user.run("submit", "dying", "--wait", *APP)
+    assert "failed in step 'shop.deadly': WorkerLost: its worker died 3 times" in failed.stderr
+    run = failed.stderr.split()[1]
+    told = user.run("events", run, *APP).stdout.splitlines()
+    assert [line.partition("lost      ")[2].partition(" on shared")[0] for line in told[:-1]] == [
+        "shop.deadly"
+    ] * 4
+    assert "its worker died; not charged, it runs alone from now on" in told[0]
+    assert [line.rpartition(": ")[2] for line in told[1:4]] == [
+        f"its process died, {death} of 3" for death in (1, 2, 3)
+    ]
+    shown = user.json("status", run, *APP)
+    assert {(step["step"], step["state"]) for step in shown["steps"]} == {("shop.deadly", "lost")}
+    assert shown["shares"]["lost with a worker"] > 0
 
 
 @pytest.mark.usefixtures("up")

@@ -304,6 +304,49 @@ def test_a_join_whose_member_is_dead_gets_its_error_in_the_form_members_send(cel
     assert (error.kind, error.attempts) == ("WorkerLost", 1)
 
 
+def test_a_run_is_told_of_each_death_and_its_error_names_the_step(cell: Cell) -> None:
+    poison = message("a", run="r")._replace(headers=b'{"headers":{"task":"shop.pay"}}')
+    cell.enqueue(poison, run="r")
+    cell.renew("w2@vm#7", suspects=16)
+    assert len(cell.fetch("w2@vm#7")) == 1
+    cell.expire_lease("w2@vm#7")
+    cell.reap()
+    for _ in range(LIMIT):
+        cell.renew(WORKER, suspects=16)
+        [held] = cell.fetch(WORKER)
+        assert cell.died_alone(held) == "ok"
+    *lost, (_, end) = cell.redis("XRANGE", cell.keys.events("r"), "-", "+")
+    told = [orjson.loads(fields[b"d"]) for _, fields in lost]
+    assert {fields[b"e"] for _, fields in lost} == {b"lost"}
+    assert [(one["step"], one["task"], one["limit"]) for one in told] == [
+        ("shop.pay", "a", LIMIT)
+    ] * (LIMIT + 1)
+    assert [(one["worker"], one["charged"], one["deaths"], one["attempt"]) for one in told] == [
+        ("w2@vm", 0, 0, 1),
+        *((WORKER, 1, death, death + 1) for death in range(1, LIMIT + 1)),
+    ]
+    assert all(one["start"] > 0 <= one["waited"] and one["ran"] >= 0 for one in told)
+    assert end == {b"e": b"end", b"d": b'"failed"'}
+    error = orjson.loads(cell.redis("HGET", cell.keys.run("r"), "result"))
+    assert (error["step"], error["kind"]) == ("shop.pay", "WorkerLost")
+
+
+def test_a_run_that_has_ended_is_told_of_no_death(cell: Cell) -> None:
+    cell.enqueue(message("a", run="r"), run="r")
+    cell.fetch(WORKER)
+    cell.redis("DEL", cell.keys.run("r"), cell.keys.events("r"))  # as if it had been kept its time
+    cell.expire_lease(WORKER)
+    cell.reap()
+    assert not cell.redis("EXISTS", cell.keys.events("r"))
+
+
+def test_a_worker_that_stops_in_order_is_no_loss(cell: Cell) -> None:
+    cell.enqueue(message("a", run="r"), run="r")
+    cell.fetch(WORKER)
+    cell.release(WORKER)
+    assert not cell.redis("EXISTS", cell.keys.events("r"))
+
+
 def test_what_dies_with_a_worker_that_isolates_is_suspect_and_charged_only_when_it_dies_alone(
     cell: Cell,
 ) -> None:

@@ -1,6 +1,6 @@
 -- A delivery in the hands of a worker: ended, read, handed back.
 
-local HANDED_BACK = 250 -- at most, by one call: 16 us each; of large ones PIECE bytes
+local HANDED_BACK = 250 -- at most, by one call: 15 us each; of large ones PIECE bytes
 
 -- Ends a delivery: true where this worker still owned it. The entry's id is the fence, since every
 -- hand-over to another worker is a new entry; an acked entry can not be acked again.

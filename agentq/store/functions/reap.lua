@@ -9,7 +9,7 @@
 -- Returns  {messages returned, worker or "", workers that hold a lease, 0 = nobody was looked at}; the
 --          last, for those that do not ask: when the next lease runs out, now where one has, 0 none
 -- A gap, a clock that went back or a new server (see `server_changed`): every lease gets a new term.
--- On a full Redis: allowed. Cost: one process a call, at most HANDED_BACK messages, 16 us each, or
+-- On a full Redis: allowed. Cost: one process a call, at most HANDED_BACK messages, 15 us each, or
 -- PIECE bytes.
 local function isolates(P, worker)
   local text = redis.call('HGET', P .. 'worker:' .. worker, 'report')
