@@ -44,9 +44,12 @@ def _show_run(app: str | None, run_id: str, *, as_json: bool) -> None:
     from rich.console import Console
 
     from agentq.cli.show_run import print_run, run_as_json
+    from agentq.cli.why import lines
     from agentq.ops.application import any_app
+    from agentq.ops.why import explain
 
-    handle = any_app(app).run(run_id)
+    aq = any_app(app)
+    handle = aq.run(run_id)
     found, events = handle.status(), handle.history()
     if as_json:
         typer.echo(orjson.dumps(run_as_json(found, events)).decode())
@@ -55,6 +58,10 @@ def _show_run(app: str | None, run_id: str, *, as_json: bool) -> None:
     took = f", took {found.took.total_seconds():.2f} s" if found.took else ""
     console.print(f"{found.flow} {found.id}: {_coloured(found.state.value)}{took}")
     print_run(console, found, events)
+    if not found.state.ended:
+        console.print("\nNot ended yet")
+        for line in lines(explain(aq, run_id)):
+            console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 def _show_cell(app: str | None, *, as_json: bool) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agentq.cli.options import App, Json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agentq.ops.why import Why
 
 
 def why(
@@ -27,10 +32,17 @@ def why(
 
         typer.echo(orjson.dumps(found).decode())
         return
+    typer.echo(f"run {run}: {found.said}")
+    for line in lines(found):
+        typer.echo(f"  {line}")
+
+
+def lines(found: Why) -> Iterator[str]:
+    """Yield in words what a run waits for, one line for all that is alike."""
     from agentq.cli.show_run import seconds
 
-    typer.echo(f"run {run}: {found.said}")
     for group in found.groups:
-        at_most = "up to " if len(group.waits) > 1 else ""
-        since = f", for {at_most}{seconds(group.for_ms)}" if group.for_ms is not None else ""
-        typer.echo(f"  {group.said}{since}")
+        first, at_most = group.waits[0], "up to " if len(group.waits) > 1 else ""
+        ended = "ago" if first.where == "dead letter" else "so far"
+        since = f" ({at_most}{seconds(group.for_ms)} {ended})" if group.for_ms is not None else ""
+        yield f"{group.said}{since}"

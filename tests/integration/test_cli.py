@@ -199,6 +199,11 @@ def test_events_of_a_run_are_printed_line_by_line(user: Home) -> None:
 def test_a_cancelled_run_shows_what_there_is_of_it(user: Home) -> None:
     run = user.json("submit", "waiting", '"y"', *APP)["run"]
     wait_until(lambda: "began" in user.run("events", run).stdout, "it runs")
+    title, line = user.run("status", run).stdout.splitlines()[-2:]
+    assert title == "Not ended yet"
+    assert re.fullmatch(
+        r"  shop\.wait: runs on shared-0@\S+, lease ends in \S+ s \(\S+ m?s so far\)", line
+    )
     user.run("cancel", run)
     lines = user.run("events", run).stdout.splitlines()
     assert [line.split(maxsplit=2)[2] for line in lines] == [
