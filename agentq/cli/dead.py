@@ -32,6 +32,10 @@ BySince = Annotated[
     str | None, typer.Option("--since", metavar="DURATION", help="Died within this, e.g. 1h.")
 ]
 All = Annotated[bool, typer.Option("--all", help="All there are.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Do it: drop wants it where no letters are named.")
+]
+_Act = Callable[["Store", Iterable[str], bool], None]
 _BODY_SHOWN = 2000
 
 
@@ -100,34 +104,43 @@ def show(
         typer.echo(f"{name.replace('_', ' ') + ':':<10} {shown[:_BODY_SHOWN]}{cut}")
 
 
-def _on_letters(act: Callable[[Store, Iterable[str], bool], None]) -> Callable[..., None]:
-    """Give a command the arguments that say which letters it is for."""
+def _on_letters(*, final: bool) -> Callable[[_Act], Callable[..., None]]:
+    """Give a command the arguments that say which letters it is for; *final*: it asks for --yes."""
 
-    def command(
-        ids: Ids = None,
-        reason: ByReason = "",
-        task: ByTask = "",
-        pool: ByPool = "",
-        since: BySince = None,
-        everything: All = False,
-        app: App = None,
-        as_json: Json = False,
-    ) -> None:
-        from agentq.ops.dead import Wanted, letters
+    def of(act: _Act) -> Callable[..., None]:
+        def command(
+            ids: Ids = None,
+            reason: ByReason = "",
+            task: ByTask = "",
+            pool: ByPool = "",
+            since: BySince = None,
+            everything: All = False,
+            yes: Yes = False,
+            app: App = None,
+            as_json: Json = False,
+        ) -> None:
+            from agentq.ops.dead import Wanted, letters
 
-        wanted, store = _wanted(reason, task, pool, since), _store(app)
-        if bool(ids) + (wanted != Wanted()) + everything != 1:
-            raise typer.BadParameter(
-                "name letters, or say which by filters, or --all", param_hint="ID"
-            )
-        act(store, ids or (letter.id for letter in letters(store, wanted)), as_json)
+            wanted = _wanted(reason, task, pool, since)
+            if bool(ids) + (wanted != Wanted()) + everything != 1:
+                raise typer.BadParameter(
+                    "name letters, or say which by filters, or --all", param_hint="ID"
+                )
+            if final and not ids and not yes:
+                raise typer.BadParameter(
+                    "it deletes for good: say that you mean it", param_hint="--yes"
+                )
+            store = _store(app)
+            act(store, ids or (letter.id for letter in letters(store, wanted)), as_json)
 
-    command.__doc__ = act.__doc__
-    return command
+        command.__doc__ = act.__doc__
+        return command
+
+    return of
 
 
 @dead.command("replay")
-@_on_letters
+@_on_letters(final=False)
 def _replay(store: Store, chosen: Iterable[str], as_json: bool) -> None:  # noqa: FBT001 -- the option
     """Move dead letters back into their queues, as new: no delay, no attempts charged, no expiry.
 
@@ -150,11 +163,11 @@ def _replay(store: Store, chosen: Iterable[str], as_json: bool) -> None:  # noqa
 
 
 @dead.command("drop")
-@_on_letters
+@_on_letters(final=True)
 def _drop(store: Store, chosen: Iterable[str], as_json: bool) -> None:  # noqa: FBT001 -- the option
-    """Delete dead letters for good.
+    """Delete dead letters for good; those that are not named one by one only with --yes.
 
-    Example: agentq dead drop --task shop.old
+    Example: agentq dead drop --task shop.old --yes
     """
     from agentq.ops.dead import drop
 

@@ -13,11 +13,21 @@ What = Annotated[KindName, typer.Argument(metavar="KIND", help="pool, step, flow
 Name = Annotated[str, typer.Argument(help="Its name; a step's with its module: shop.pay.")]
 
 
-def pause(kind: What, name: Name, app: App = None, as_json: Json = False) -> None:
+def pause(
+    kind: What,
+    name: Name,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Also what the app lacks: another app's workers have it."),
+    ] = False,
+    app: App = None,
+    as_json: Json = False,
+) -> None:
     """Start nothing more of a pool, step, flow or tenant until it is resumed.
 
     What runs already goes on. What waits keeps its place: a pool's in its queues, the rest put
-    aside. Deadlines are not paused.
+    aside. Deadlines are not paused. A name that the app lacks is refused; without an app it can
+    not be known.
 
     Example: agentq pause step shop.pay
     """
@@ -26,13 +36,17 @@ def pause(kind: What, name: Name, app: App = None, as_json: Json = False) -> Non
     from agentq.ops.pausing import pause as begin
 
     aq = any_app(app)
+    named = bool(app or aq.settings.app)
+    doubted = doubt(aq, Kind(kind), name, named=named)
+    if doubted and named and not anyway:
+        raise typer.BadParameter(f"{doubted} (--anyway pauses it)", param_hint="NAME")
     new = begin(aq.store, Kind(kind), name)
     if as_json:
         _print({"kind": kind, "name": name, "paused": True, "new": new})
     else:
         typer.echo(f"{kind} {name} paused" if new else f"{kind} {name} was paused already")
-    if said := doubt(aq, Kind(kind), name, named=bool(app or aq.settings.app)):
-        typer.echo(f"but {said}", err=True)
+    if doubted:
+        typer.echo(f"but {doubted}; agentq resume {kind} {name} lifts it", err=True)
 
 
 def resume(kind: What, name: Name, app: App = None, as_json: Json = False) -> None:

@@ -39,7 +39,9 @@ def purge(
     age = duration(older_than, "--older-than")
     fitting = Fitting(pool, lane, step, flow, tenant, ago(age))
     if fitting == Fitting():
-        raise typer.BadParameter("say what: at least one filter", param_hint="--pool")
+        raise typer.BadParameter(
+            "say what: at least one of --pool, --lane, --step, --flow, --tenant, --older-than"
+        )
     if not yes:
         raise typer.BadParameter("it moves what waits: say that you mean it", param_hint="--yes")
     moved = move(any_app(app).store, fitting, reason="purged")

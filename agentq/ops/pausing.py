@@ -62,8 +62,7 @@ class Resumed:
 def doubt(app: AgentQ, kind: Kind, name: str, *, named: bool) -> str | None:
     """Return why *name* may be no name of *kind*, None where it is one or any may be.
 
-    It is paused all the same: another app's workers may have it. *named*: whether the user said
-    which app it is.
+    Another app's workers may have it. *named*: whether the user said which app it is.
     """
     if not named and kind in (Kind.STEP, Kind.FLOW):
         return f"no app is named (-A), so whether there is a {kind} {name!r} is not known"

@@ -70,7 +70,7 @@ def test_a_replay_that_is_killed_and_given_again_moves_each_letter_once(
 def test_a_drop_that_is_killed_and_given_again_drops_what_fits_and_no_more(
     user: Home, cell: Cell, url: str
 ) -> None:
-    command = ("dead", "drop", "--reason", "reason 1")
+    command = ("dead", "drop", "--reason", "reason 1", "--yes")
     left = killed_in_the_middle(user, cell, url, *command)
     done = user.json(*command, env={"AGENTQ_BROKER__URL": url})
     assert done == {"dropped": left - MANY * 2 // 3}

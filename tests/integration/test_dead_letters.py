@@ -365,8 +365,15 @@ def test_the_commands_list_show_replay_drop_and_purge(user: Home, cell: Cell, ur
     assert user.json("dead", "drop", ended, env=env) == {"dropped": 1}
     assert user.json("dead", "replay", first, env=env) == {"replayed": 1, "refused": {}}
     assert user.run("dead", "replay", first, env=env).returncode == 1
-    assert user.json("dead", "drop", "--task", "shop.ship", env=env) == {"dropped": 1}
+    for all_of_them in (("--task", "shop.ship"), ("--all",)):
+        refused = user.run("dead", "drop", *all_of_them, env=env)
+        assert (refused.returncode, "deletes for good" in refused.stderr) == (2, True)
+    dropped = user.json("dead", "drop", "--task", "shop.ship", "--yes", env=env)
+    assert dropped == {"dropped": 1}
     assert user.run("dead", "drop", env=env).returncode == 2
     assert user.run("purge", "--pool", "p", env=env).returncode == 2
+    unsaid = user.run("purge", "--yes", env=env).stderr
+    assert "at least one of --pool, --lane" in unsaid
+    assert "for --pool" not in unsaid
     assert user.json("purge", "--pool", "p", "--yes", env=env) == {"purged": 1}
     assert user.run("dead", "replay", "--all", env=env).stdout == "2 dead letters replayed\n"

@@ -175,6 +175,16 @@ def test_workers_heed_a_pause_at_once_and_go_on_within_a_second(
         assert last.result(timeout=1) == 21
 
 
+_SHOP = """
+from agentq import AgentQ
+
+aq = AgentQ("shop")
+
+@aq.step
+async def pay(_: object) -> None: ...
+"""
+
+
 @pytest.fixture
 def user() -> Iterator[Home]:
     with home() as found:
@@ -193,3 +203,17 @@ def test_the_commands_pause_show_and_resume(user: Home, cell: Cell, url: str) ->
         "kind": "step", "name": "x.a", "resumed": True, "messages": 1,
     }  # fmt: skip
     assert user.run("pause", "queue", "x", env=env).returncode == 2
+
+
+def test_a_name_that_the_named_app_lacks_is_not_paused_unless_it_is_meant(
+    user: Home, cell: Cell, url: str
+) -> None:
+    (user.work / "shop.py").write_text(_SHOP)
+    env = {"AGENTQ_BROKER__URL": url}
+    typo = ("pause", "step", "pay", "-A", "shop:aq")
+    refused = user.run(*typo, env=env)
+    assert refused.returncode == 2
+    assert "did you mean shop.pay?" in " ".join(refused.stderr.replace("│", " ").split())
+    assert cell.redis("HLEN", cell.keys.paused()) == 0
+    assert user.run(*typo, "--anyway", env=env).stdout == "step pay paused\n"
+    assert cell.redis("HKEYS", cell.keys.paused()) == [b"step:pay"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 
 from agentq import AgentQ
+from agentq.cli.why import lines
 from agentq.errors import RunNotFound
 from agentq.ops.pausing import Kind, pause, purge
 from agentq.ops.why import Wait, explain
@@ -159,6 +161,8 @@ def test_a_purged_step_is_a_dead_letter(cell: Cell, aq: AgentQ) -> None:
     wait = only(aq)
     assert (wait.step, wait.where) == ("x.a", "dead letter")
     assert wait.said.endswith(": purged")
+    [line] = lines(explain(aq, "r"))
+    assert re.fullmatch(r"x\.a: is dead letter \S+: purged \(\S+ m?s ago\)", line)
 
 
 def test_an_ended_run_says_how_and_an_unknown_one_that_it_is(cell: Cell, aq: AgentQ) -> None:

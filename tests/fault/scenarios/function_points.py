@@ -256,8 +256,8 @@ def drop(play: Play, point: str) -> None:
     """It dies as it deletes dead letters: what they were is never run."""
     runs = [play.submit("one", number) for number in range(5)]
     play.command("purge", "--pool", "shared", "--yes")
-    play.command("dead", "drop", "--all", crash=point)
-    play.command("dead", "drop", "--all")
+    play.command("dead", "drop", "--all", "--yes", crash=point)
+    play.command("dead", "drop", "--all", "--yes")
     assert play.aq.store.command("XLEN", play.aq.store.keys.dead()) == 0
     play.go_on()
     for run in runs:
