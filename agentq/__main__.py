@@ -12,7 +12,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in {"typer", "rich"}:
             raise
-        sys.exit(f"agentq: no {error.name}: pip install 'agentq[cli]', or agentq[all] for the demo")
+        from agentq.extras import pip_install  # noqa: PLC0415 -- only then
+
+        sys.exit(f"agentq: no {error.name}: {pip_install('cli')}")
     run()
 
 

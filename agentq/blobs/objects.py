@@ -13,12 +13,13 @@ from datetime import timedelta
 
 from agentq.blobs.store import never_here
 from agentq.errors import SettingsError
+from agentq.extras import pip_install
 
 try:
     import obstore
     from obstore.exceptions import BaseError
 except ImportError as error:
-    raise SettingsError("blobs.store is a URL: pip install 'agentq[objects]'") from error
+    raise SettingsError(f"blobs.store is a URL: {pip_install('objects')}") from error
 
 
 class ObjectStore:

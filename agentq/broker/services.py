@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agentq.errors import ModelUnavailable
+from agentq.extras import pip_install
 
 if TYPE_CHECKING:
     from agentq.inference.calls import ModelCalls
@@ -30,17 +31,21 @@ class Services:
         """Return the started model client.
 
         Raises:
-            ModelUnavailable: no model server is set.
+            ModelUnavailable: no model server is set, or what calls one is not installed.
         """
         if self._client is None:
-            from agentq.inference.client import ModelClient  # noqa: PLC0415 -- httpx2 is an extra
-
             model = self._settings.model
             if not model.base_url:
                 raise ModelUnavailable(
                     "no model server is set: set model.base_url or AGENTQ_MODEL__BASE_URL to an "
                     "OpenAI-compatible server, or run `agentq up --models` for the local one"
                 )
+            try:
+                from agentq.inference.client import ModelClient  # noqa: PLC0415 -- an extra
+            except ModuleNotFoundError as error:
+                raise ModelUnavailable(
+                    f"this worker has no {error.name}: {pip_install('inference')}"
+                ) from None
             client = ModelClient(
                 base_url=model.base_url,
                 api_key=model.api_key.get_secret_value() if model.api_key else None,
@@ -56,12 +61,13 @@ class Services:
     async def calls(self) -> ModelCalls:
         """Return chat with retries and fallback."""
         if self._calls is None:
+            client = await self.client()
             from agentq.inference.calls import ModelCalls  # noqa: PLC0415 -- httpx2 is an extra
             from agentq.inference.tiers import Persistence  # noqa: PLC0415
 
             model = self._settings.model
             self._calls = ModelCalls(
-                client=await self.client(),
+                client=client,
                 large=model.large,
                 small=model.small,
                 persistence=Persistence(retries=model.retries, backoff=model.backoff),

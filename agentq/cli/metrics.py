@@ -32,13 +32,14 @@ def metrics(
     from agentq.cli.announcing import announcer
     from agentq.cli.told_to_end import ending_in_order
     from agentq.errors import SettingsError
+    from agentq.extras import pip_install
     from agentq.host.parent import end_with_parent
     from agentq.ops.application import any_app
 
     try:
         from agentq.ops.metrics import page, serving
     except ModuleNotFoundError as error:
-        raise SettingsError("agentq metrics: pip install 'agentq[worker]'") from error
+        raise SettingsError(f"agentq metrics: no {error.name}: {pip_install('worker')}") from None
     if parent:
         end_with_parent(parent)
     aq = any_app(app)

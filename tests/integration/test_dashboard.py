@@ -27,7 +27,7 @@ from tests.support.running import Running, running
 from tests.support.waiting import wait_until
 from tests.support.worker_process import ROOT
 
-pytest.importorskip("flower", reason="pip install 'agentq[dashboard]'")
+pytest.importorskip("flower", reason="the dashboard's extra")
 pytestmark = pytest.mark.timeout(60)
 
 _APP = "tests.support.apps.flows"

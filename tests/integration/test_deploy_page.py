@@ -92,6 +92,11 @@ def test_the_server_is_set_up_by_what_the_page_has_typed(machine: Path) -> None:
     assert (machine / "etc/redis/tls/ca.key").stat().st_mode & 0o777 == 0o600
 
 
+def test_what_the_page_installs_can_call_a_model() -> None:
+    [extras] = re.findall(r"pip install '/opt/agentq/src\[(.*?)\]'", PAGE.read_text())
+    assert {"worker", "cli", "dashboard", "inference"} == set(extras.split(","))
+
+
 @pytest.mark.skipif(not ANALYZE, reason="systemd-analyze is not installed")
 def test_the_metrics_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name

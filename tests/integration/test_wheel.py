@@ -108,9 +108,7 @@ def test_the_command_line_without_its_extra_says_what_to_install(base: Path) -> 
         [base.parent / "agentq", "demo"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert (
-        done.stderr == "agentq: no typer: pip install 'agentq[cli]', or agentq[all] for the demo\n"
-    )
+    assert done.stderr == "agentq: no typer: pip install 'rich>=13' 'typer>=0.15'\n"
 
 
 def environment(wheel: Path, folder: Path, behind: Path) -> Path:

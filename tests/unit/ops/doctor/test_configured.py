@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,18 @@ def test_a_dashboard_that_others_reach_is_found() -> None:
     assert names(configured.dashboard(of(dashboard__host="0.0.0.0"))) == [  # noqa: S104 -- refused
         "warning settings.dashboard"
     ]
+
+
+def test_a_model_server_is_found_where_what_calls_it_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calling = of(model__base_url="http://127.0.0.1:8000/v1")
+    assert names(configured.model(calling)) == []
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    assert names(configured.model(of())) == []
+    [found] = configured.model(calling)
+    assert (found.severity, found.subject) == ("error", "settings.model")
+    assert "-m pip install 'httpx2>=" in found.remedy
 
 
 def test_debug_in_production_is_found_and_nowhere_else() -> None:
