@@ -24,7 +24,8 @@ def settings(env: str = "production", **overrides: object) -> Settings:
 
 
 def facts(cell: Cell, **overrides: object) -> Facts:
-    return read_facts(cell.store, settings(**overrides))  # type: ignore[arg-type]  # env is a str
+    named = {"broker__url": str(cell.store.address), **overrides}
+    return read_facts(cell.store, settings(**named))  # type: ignore[arg-type]  # env is a str
 
 
 def told(found: Facts, **info: object) -> Facts:

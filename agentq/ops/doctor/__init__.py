@@ -29,7 +29,7 @@ from agentq.ops.doctor import (
     workers,
 )
 from agentq.ops.doctor.facts import Facts, read_facts
-from agentq.ops.doctor.finding import Finding, error, note, unchecked
+from agentq.ops.doctor.finding import Finding, error, unchecked, warning
 from agentq.ops.doctor.roots import Roots
 from agentq.ops.plan import plan_of
 from agentq.settings import Settings
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "Roots", "diagnose", "examine", "is_well"]
 
 Check = Callable[[], Iterable[Finding]]
-_AGAIN = "agentq doctor"
+_AGAIN = "agentq doctor once more; as root, where it is a matter of rights"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,9 @@ def diagnose(app: str | None, *, roots: Roots | None = None) -> tuple[Finding, .
     try:
         aq = any_app(app)
     except AgentQError as refused:
-        missing = unchecked("broker", "the settings do not load", remedy=_AGAIN)
+        missing = unchecked(
+            "broker", "the settings do not load", remedy="what is above, then agentq doctor"
+        )
         return (*_refused(refused), missing, *_made(_machine(Settings(), roots, cpu_steps=False)))
     return examine(aq, named=bool(app or aq.settings.app), roots=roots)
 
@@ -105,7 +107,7 @@ def _facts(aq: AgentQ) -> tuple[Facts | None, list[Finding]]:
         return read_facts(aq.store, aq.settings), []
     except BrokerNotConfigured as failure:
         because = failure
-        finding = note if not configured.is_production(aq.settings) else error
+        finding = warning if not configured.is_production(aq.settings) else error
         found = finding(
             "broker.reachable", str(failure),
             why="without a broker nothing is submitted and nothing runs", remedy="agentq up",
@@ -118,7 +120,8 @@ def _facts(aq: AgentQ) -> tuple[Facts | None, list[Finding]]:
             remedy="systemctl status redis (or valkey) there; agentq settings shows the URL",
         )  # fmt: skip
     kinds = "the server, its disk, workers and queues"
-    return None, [found, unchecked("broker", f"{kinds}: {type(because).__name__}", remedy=_AGAIN)]
+    missing = f"{kinds}: {type(because).__name__}"
+    return None, [found, unchecked("broker", missing, remedy=found.remedy)]
 
 
 def _settings(case: _Case) -> dict[str, Check]:

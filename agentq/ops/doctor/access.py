@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentq.ops.acl import Role, rules
+from agentq.ops.doctor.cli import commands
 from agentq.ops.doctor.facts import Facts
 from agentq.ops.doctor.finding import Finding, unchecked, warning
 from agentq.ops.replies import pairs
@@ -31,7 +33,8 @@ def access(store: Store, facts: Facts) -> Iterator[Finding]:
             "broker.acl",
             "user default has no password and may do anything",
             why="whoever reaches the server reads every argument and result, and may stop all work",
-            remedy="agentq broker acl >> /etc/redis/users.acl; ACL LOAD; ACL SETUSER default off",
+            remedy="agentq broker acl --passwords /root/agentq-passwords > /etc/redis/users.acl; "
+            "the line `aclfile /etc/redis/users.acl` in redis.conf and a restart",
         )
     for role in Role:
         user = users[f"agentq-{role}"]
@@ -41,7 +44,9 @@ def access(store: Store, facts: Facts) -> Iterator[Finding]:
                 "broker.acl",
                 f"user agentq-{role} lacks {' '.join(missing)}",
                 why="calls that this build makes are refused with NOPERM",
-                remedy=f"redis-cli ACL SETUSER agentq-{role} {' '.join(missing)}; ACL SAVE",
+                remedy=commands(
+                    facts, shlex.join(["ACL", "SETUSER", f"agentq-{role}", *missing]), "ACL SAVE"
+                ),
             )
 
 

@@ -49,7 +49,7 @@ def device(folder: Path, roots: Roots, *, production: bool) -> Iterator[Finding]
         yield finding(
             "disk.device", f"{folder} is {kind}: it is in memory",
             why="the append-only file is gone with the machine's next start",
-            remedy="redis-cli CONFIG SET dir /var/lib/redis, and the same in redis.conf",
+            remedy="the line `dir /var/lib/redis` in redis.conf and a restart",
         )  # fmt: skip
         return
     number = folder.stat().st_dev
@@ -92,7 +92,7 @@ def room(folder: Path, *, needed: int) -> Iterator[Finding]:
             "disk.room",
             f"{free / 2**20:,.0f} MB are free in {folder}",
             why="a server that can not write its append-only file refuses all writes (MISCONF)",
-            remedy=f"df -h {folder}; make room, or redis-cli BGREWRITEAOF while there is some",
+            remedy=f"df -h {folder}; make room, or BGREWRITEAOF while there is some",
         )
 
 
@@ -126,6 +126,6 @@ def syncing(took: Sequence[float], mode: str) -> Iterator[Finding]:
             f"an fsync takes {p99:.1f} ms (p99 of {len(took)}), appendfsync is {mode}",
             why="each hand-over of a step waits for it" if mode == "always"
             else "the server stops taking writes while one takes longer than two seconds",
-            remedy="a disk of its own for the append-only file (CONFIG SET dir), or `iostat -x 1` "
-            "to see who else writes",
+            remedy="a disk of its own for the append-only file (`dir` in redis.conf), or "
+            "`iostat -x 1` to see who else writes",
         )  # fmt: skip

@@ -13,6 +13,7 @@ from agentq.ops.status import CellStatus, read_status
 
 if TYPE_CHECKING:
     from agentq.settings import Settings
+    from agentq.store.address import Address
     from agentq.store.client import Store
 
 
@@ -25,6 +26,7 @@ class Facts:
     """A server and its cell at one moment."""
 
     settings: Settings
+    address: Address
     info: Mapping[str, str]
     config: Mapping[str, str]
     """Empty: this user may not ask for it."""
@@ -36,6 +38,11 @@ class Facts:
     def production(self) -> bool:
         """Whether it is production's."""
         return is_production(self.settings)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is the server of `agentq up`, found because no other is set."""
+        return self.settings.broker.url is None
 
     def number(self, name: str) -> int:
         """Return a number of INFO; 0 where this server does not have it."""
@@ -57,6 +64,7 @@ def read_facts(store: Store, settings: Settings) -> Facts:
     address = store.address
     return Facts(
         settings=settings,
+        address=address,
         info=facts(info),
         config=pairs(config),
         cell=read_status(store),

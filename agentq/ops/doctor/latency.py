@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from agentq.ops.doctor.cli import commands, setting
 from agentq.ops.doctor.facts import Facts
 from agentq.ops.doctor.finding import Finding, note, unchecked, warning
 from agentq.ops.replies import text
@@ -40,8 +41,8 @@ def round_trip(took: Sequence[float]) -> Iterator[Finding]:
             "broker.latency",
             f"PING takes {p50:.2f} ms (p50), {p99:.2f} ms (p99)",
             why="every hand-over of a step waits for it; 0.1-0.5 ms are usual in one network",
-            remedy="redis-cli --latency, then `mpstat -P ALL 1` on the server's machine: its core "
-            "is shared, or the network is slow",
+            remedy="redis-cli --latency with -h or -s of that server, then `mpstat -P ALL 1` on "
+            "its machine: its core is shared, or the network is slow",
         )
 
 
@@ -54,13 +55,13 @@ def remembered(store: Store, facts: Facts) -> Iterator[Finding]:
     if not isinstance(slow, Exception):
         yield from _slow(slow)
     if not isinstance(events, Exception):
-        yield from _events(events)
+        yield from _events(facts, events)
     if facts.config.get("latency-monitor-threshold") == "0":
         yield note(
             "broker.latency",
             "the latency monitor is off",
             why="the server keeps no record of what held it up: forks, fsyncs, expired keys",
-            remedy=f"redis-cli CONFIG SET latency-monitor-threshold {SLOW_MS}",
+            remedy=setting(facts, "latency-monitor-threshold", SLOW_MS),
         )
 
 
@@ -80,7 +81,7 @@ def _slow(entries: Any) -> Iterator[Finding]:
         )
 
 
-def _events(events: Any) -> Iterator[Finding]:
+def _events(facts: Facts, events: Any) -> Iterator[Finding]:
     for name, _, latest, worst, *_ in events:  # newer servers tell more
         if int(worst) >= SLOW_MS:
             yield warning(
@@ -88,5 +89,5 @@ def _events(events: Any) -> Iterator[Finding]:
                 f"event {text(name)} held the server up for {int(worst)} ms, last for "
                 f"{int(latest)} ms",
                 why="every worker and producer waited meanwhile",
-                remedy="redis-cli LATENCY DOCTOR explains it; LATENCY RESET forgets it",
+                remedy=f"{commands(facts, 'LATENCY DOCTOR')} explains it; LATENCY RESET forgets it",
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from agentq.ops.doctor.cli import commands, setting
 from agentq.ops.doctor.facts import Facts
 from agentq.ops.doctor.finding import Finding, error, note, unchecked, warning
 from agentq.store import library
@@ -16,6 +17,9 @@ ADMISSION = 0.8
 NEARLY = 0.6
 FORK_MS = 200
 SILENT_S = 10
+_MEANT = {"always", "everysec"}
+"""Of the server of `agentq up`."""
+
 _OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
 _OK = {"aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"}
 
@@ -46,24 +50,29 @@ def persistence(facts: Facts) -> Iterator[Finding]:
         yield finding(
             "broker.persistence", said,
             why="what was accepted is gone after a restart of the server",
-            remedy="redis-cli CONFIG SET appendonly yes; CONFIG REWRITE",
+            remedy=setting(facts, "appendonly", "yes"),
         )  # fmt: skip
-    elif facts.config["appendfsync"] != "always":
+    elif facts.config["appendfsync"] not in (_MEANT if facts.embedded else {"always"}):
         finding = note if facts.config["appendfsync"] == "everysec" else warning
         yield finding(
             "broker.persistence", said,
             why="a step that was accepted within that time is gone after a crash of the machine; "
             "a kill of the server alone loses nothing",
-            remedy="redis-cli CONFIG SET appendfsync always; CONFIG REWRITE (a fast disk pays "
-            "little: pipelined calls share the fsync), or durable = 'replica' under [broker]",
+            remedy=f"{setting(facts, 'appendfsync', 'always')} (a fast disk pays little: pipelined "
+            "calls share the fsync); or durable = 'replica' under [broker]",
         )  # fmt: skip
+    yield from _unwritten(facts)
+
+
+def _unwritten(facts: Facts) -> Iterator[Finding]:
     for name in sorted(_OK):
         if facts.info.get(name, "ok") != "ok":
             yield error(
                 "broker.persistence",
                 f"{name} is {facts.info[name]}",
                 why="the server can not write its data: a restart loses what came since",
-                remedy="look at the server's log and its disk: df -h, then redis-cli BGREWRITEAOF",
+                remedy="look at the server's log and its disk: df -h, then "
+                f"{commands(facts, 'BGREWRITEAOF')}",
             )
 
 
@@ -75,19 +84,19 @@ def memory(facts: Facts) -> Iterator[Finding]:
             "broker.eviction",
             f"maxmemory-policy is {policy}",
             why="a full server throws away what it likes: results, runs, whole queues",
-            remedy="redis-cli CONFIG SET maxmemory-policy noeviction; CONFIG REWRITE",
+            remedy=setting(facts, "maxmemory-policy", "noeviction"),
         )
     used, limit = facts.number("used_memory"), facts.number("maxmemory")
     total = facts.number("total_system_memory")
-    if not limit:
+    if not limit and not facts.embedded:
         finding = warning if facts.production else note
         yield finding(
             "broker.maxmemory", "the server has no maxmemory",
             why="a flood of work is accepted until the kernel ends the server; with a limit "
             "producers get QueueFull at 80 % of it and workers go on",
-            remedy=f"redis-cli CONFIG SET maxmemory {_half(total)}mb; CONFIG REWRITE",
+            remedy=setting(facts, "maxmemory", f"{_half(total)}mb"),
         )  # fmt: skip
-    elif used > NEARLY * limit:
+    elif limit and used > NEARLY * limit:
         refused = used > ADMISSION * limit
         finding = error if refused else warning
         yield finding(
@@ -102,7 +111,7 @@ def memory(facts: Facts) -> Iterator[Finding]:
             "broker.maxmemory",
             f"maxmemory is {limit / 2**20:.0f} MB of the machine's {total / 2**20:.0f} MB",
             why="while the append-only file is rewritten, what changes is there twice",
-            remedy=f"redis-cli CONFIG SET maxmemory {_half(total)}mb; CONFIG REWRITE",
+            remedy=setting(facts, "maxmemory", f"{_half(total)}mb"),
         )
 
 
@@ -131,7 +140,7 @@ def connections(facts: Facts) -> Iterator[Finding]:
             "broker.connections",
             f"{there} of {most} connections are taken",
             why="the next worker or producer is refused",
-            remedy=f"redis-cli CONFIG SET maxclients {2 * most}; CONFIG REWRITE",
+            remedy=setting(facts, "maxclients", 2 * most),
         )
 
 

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from agentq.ops.acl import Role, rules
-from agentq.ops.doctor import access, disk, latency, queues, server
+from agentq.ops.doctor import access, cli, disk, latency, queues, server
 from agentq.ops.doctor.roots import Roots
 from agentq.store import library
+from agentq.store.address import parse
 from agentq.store.replication import Replica
 from tests.support.cell import Cell
 from tests.support.doctor import facts, names, told
 from tests.support.redis_server import Server
+
+
+def ran(own: Server, line: str) -> list[str]:
+    """Return what a remedy prints that is pasted where only another server has the usual port."""
+    if not shutil.which("redis-cli"):
+        pytest.skip("apt install redis-tools")
+    shell = f'valkey-cli() {{ redis-cli "$@"; }}; {line}'
+    done = subprocess.run(
+        ["/bin/bash", "-c", shell], capture_output=True, text=True, check=True, timeout=10
+    )
+    assert own.client.ping()
+    return done.stdout.split()
 
 
 def test_a_server_that_is_well_has_no_finding(cell: Cell) -> None:
@@ -61,18 +76,54 @@ def test_the_persistence_mode_is_named_with_what_it_may_lose(
     assert names(server.persistence(facts(cell, env="test"))) == ["warning broker.persistence"]
 
 
+def test_the_server_of_up_is_meant_as_it_is(
+    cell: Cell, changed: Callable[[str, str], None]
+) -> None:
+    changed("appendfsync", "everysec")
+    changed("maxmemory", "0")
+    found = facts(cell, env="test", broker__url=None)
+    assert [*server.persistence(found), *server.memory(found)] == []
+    changed("appendfsync", "no")
+    found = facts(cell, env="test", broker__url=None)
+    assert names(server.persistence(found)) == ["warning broker.persistence"]
+
+
+@pytest.mark.parametrize(
+    ("url", "client"),
+    [
+        ("agentq+unix:///run/a b.sock", "redis-cli -s '/run/a b.sock'"),
+        ("agentq://:s@h:7000/0", "redis-cli -h h -p 7000 --askpass"),
+        ("agentq+tls://ann:s@h/0?ssl_ca_certs=ca", "redis-cli -h h -p 6379 --tls --cacert ca --user ann --askpass"),
+        ("agentq+sentinel://s1,s2/main", "redis-cli -h PRIMARY -p 6380"),
+    ],
+)  # fmt: skip
+def test_a_remedy_reaches_the_server_that_was_looked_at(url: str, client: str) -> None:
+    assert cli.client(parse(url), {"tcp_port": "6380"}) == client
+
+
+def test_a_server_with_a_configuration_file_is_given_the_line_in_it(cell: Cell) -> None:
+    found = told(facts(cell), config_file="/etc/redis/redis.conf")
+    remedy = cli.setting(found, "appendfsync", "always")
+    assert remedy.startswith("the line `appendfsync always` in /etc/redis/redis.conf and a restart")
+    first, second = remedy.partition(" may: ")[2].split(" && ")
+    assert first.removesuffix("CONFIG SET appendfsync always") == second.removesuffix(
+        "CONFIG REWRITE"
+    )
+
+
 def test_data_that_can_not_be_written_is_found(cell: Cell) -> None:
     found = told(facts(cell), aof_last_write_status="err")
     assert names(server.persistence(found)) == ["error broker.persistence"]
 
 
-def test_keys_that_may_be_thrown_away_are_found(
-    cell: Cell, changed: Callable[[str, str], None]
+def test_keys_that_may_be_thrown_away_are_found_and_the_remedy_is_a_line_to_paste(
+    own: Server, cell: Cell, changed: Callable[[str, str], None]
 ) -> None:
     changed("maxmemory-policy", "allkeys-lru")
     [found] = server.memory(facts(cell))
     assert (found.severity, found.seen) == ("error", "maxmemory-policy is allkeys-lru")
-    assert found.remedy.startswith("redis-cli CONFIG SET maxmemory-policy noeviction")
+    assert ran(own, found.remedy.partition(";")[0]) == ["OK"]
+    assert own.client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
 
 
 def test_a_server_without_a_limit_or_near_it_is_found(
@@ -163,7 +214,8 @@ def test_a_role_that_lacks_what_this_build_needs_is_found(own: Server, cell: Cel
         own.client.execute_command("ACL", "SETUSER", "agentq-worker", "-zscore", "resetkeys")
         [one] = access.access(cell.store, found)
         assert one.seen == "user agentq-worker lacks ~{aq:main}:* +zscore"
-        assert one.remedy.startswith("redis-cli ACL SETUSER agentq-worker ~{aq:main}:* +zscore")
+        assert ran(own, one.remedy.partition(" && ")[0]) == ["OK"]
+        assert names(access.access(cell.store, found)) == []
     finally:
         own.client.execute_command("ACL", "DELUSER", *(f"agentq-{role}" for role in Role))
 
