@@ -127,7 +127,7 @@ class Step:
             hint = "; after each() annotate list[Ok[T] | Err]" if outcomes else ""
             raise InvalidArgument(
                 f"step {self.name!r} takes {_summary(error, 'was given')}{hint}"
-            ) from error
+            ) from None
 
     def encode_argument(self, value: Any) -> bytes:
         """Return a caller's argument as JSON, checked against the annotation.
@@ -138,11 +138,11 @@ class Step:
         try:
             return _written(self._argument, value)
         except InvalidArgument as error:
-            raise InvalidArgument(f"step {self.name!r} was given: {error}") from error
+            raise InvalidArgument(f"step {self.name!r} was given: {error}") from None
         except (ValidationError, PydanticSerializationError) as error:
             raise InvalidArgument(
                 f"step {self.name!r} takes {_summary(error, 'was given')}"
-            ) from error
+            ) from None
 
     def encode(self, value: Any) -> bytes:
         """Return the step's result as JSON, checked against the annotation.
@@ -157,12 +157,12 @@ class Step:
                 value.close()  # else Python warns once more that it was never awaited
                 raise InvalidResult(
                     f"step {self.name!r} returned a coroutine: did you forget await?"
-                ) from error
+                ) from None
             if not isinstance(error, ValidationError):
-                raise InvalidResult(f"step {self.name!r} returned: {error}") from error
+                raise InvalidResult(f"step {self.name!r} returned: {error}") from None
             raise InvalidResult(
                 f"step {self.name!r} returns {_summary(error, 'returned')}"
-            ) from error
+            ) from None
 
     def arguments(self, context: Context, args: Sequence[Any]) -> list[Any]:
         """Return what the function is called with; *args* are the message's, resolved."""

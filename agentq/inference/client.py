@@ -153,27 +153,27 @@ class ModelClient:
             ):
                 await raise_for_status(response, call)
                 yield response
-        except (TimeoutError, httpx2.PoolTimeout, httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
+        except (TimeoutError, httpx2.PoolTimeout, httpx2.ReadTimeout, httpx2.WriteTimeout):
             raise ModelTimeout(
                 f"{call} has not answered in full within {format_duration(limit)}"
                 f"{' (model.timeout)' if limit == self.timeout else ''}",
                 call=call,
-            ) from error
-        except httpx2.ConnectTimeout as error:
+            ) from None
+        except httpx2.ConnectTimeout:
             raise ModelUnavailable(
                 f"{call}: no connection within {format_duration(self._connect_timeout)} "
                 "(model.connect_timeout)",
                 call=call,
-            ) from error
+            ) from None
         except httpx2.ConnectError as error:
             raise ModelUnavailable(
                 f"{call}: no connection ({error}); is the server up, is model.base_url right?",
                 call=call,
-            ) from error
+            ) from None
         except httpx2.RequestError as error:
             raise ModelUnavailable(
                 f"{call} broke off ({type(error).__name__}: {error})", call=call
-            ) from error
+            ) from None
 
     async def _chunks(self, response: httpx2.Response) -> AsyncIterator[object]:
         """Yield the decoded events of a stream until its ``[DONE]`` or its end."""
@@ -188,14 +188,14 @@ class ModelClient:
                     return
                 yield orjson.loads(event.data)
                 clock = asyncio.timeout(limit.total_seconds())
-        except TimeoutError as error:
+        except TimeoutError:
             if not clock.expired():
                 raise
             raise ModelTimeout(
                 f"{call} fell silent for {format_duration(limit)} (model.idle_timeout)", call=call
-            ) from error
+            ) from None
         except (orjson.JSONDecodeError, httpx2.SSEError) as error:
-            raise ModelAnswerInvalid(f"{call} did not stream events: {error}", call=call) from error
+            raise ModelAnswerInvalid(f"{call} did not stream events: {error}", call=call) from None
 
     def _open(self) -> httpx2.AsyncClient:
         url = httpx2.URL(self.base_url)

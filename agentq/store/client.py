@@ -25,7 +25,7 @@ from hiredis import pack_command
 
 from agentq.clock import format_duration, wall_ms
 from agentq.errors import BrokerUnavailable, FunctionsMissing
-from agentq.store import library, replication, skew
+from agentq.store import library, replication, skew, wrong_url
 from agentq.store.address import Address, connect, connect_async
 from agentq.store.calls import Call
 from agentq.store.embedded import SOCKET_NAME
@@ -69,16 +69,18 @@ def _cut_at_once() -> Iterator[None]:
 def _translated(address: Address, timeout: timedelta | None, what: str) -> Iterator[None]:
     try:
         yield
+    except redis.exceptions.AuthenticationError as error:
+        raise BrokerUnavailable(wrong_url.login(address, error)) from None
     except _UNREACHABLE as error:
-        raise BrokerUnavailable(_unreachable(address, timeout, what, error)) from error
+        raise BrokerUnavailable(_unreachable(address, timeout, what, error)) from None
     except redis.exceptions.ResponseError as error:
         if (said := _refusal(error)) is None:
             raise
-        raise BrokerUnavailable(f"the broker at {address} {said}") from error
+        raise BrokerUnavailable(f"the broker at {address} {said}") from None
     except RuntimeError as error:
         if not str(error).startswith(_CLOSED):
             raise
-        raise BrokerUnavailable(f"the link to {address} was cut: {error}") from error
+        raise BrokerUnavailable(f"the link to {address} was cut: {error}") from None
 
 
 def _refusal(error: redis.exceptions.ResponseError) -> str | None:
@@ -111,6 +113,7 @@ def _unreachable(
         return f"the broker at {address} can not be reached: {causes[-1]}"
     else:
         text = f"the broker at {address} can not be reached: {error}"
+        text += wrong_url.scheme(address, causes)
     if what in _SUBMITTING:
         text += "; it may have taken the work all the same: the same key or task id is taken once"
     return text

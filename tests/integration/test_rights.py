@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from celery import chord, group
 from typer.testing import CliRunner
 
 from agentq.cli.main import app as command_line
-from agentq.errors import FunctionsMissing
+from agentq.errors import BrokerUnavailable, FunctionsMissing
 from agentq.flows.blob_sweeper import BlobSweeper
 from agentq.ops.acl import Role, rules
 from agentq.store import library
+from agentq.store.address import parse
+from agentq.store.client import Store
 from tests.support.ledger import Ledger
 from tests.support.redis_server import Server, private_server
 from tests.support.running import BOTH_POOLS, Running, running
@@ -58,6 +61,21 @@ def url(server: Server, role: Role) -> str:
 def init(server: Server, *options: str) -> str:
     runner = CliRunner(env={"AGENTQ_BROKER__URL": url(server, Role.ADMIN)})
     return runner.invoke(command_line, ["broker", "init", *options]).output
+
+
+def test_a_server_that_lets_nobody_in_says_what_the_url_lacks(server: Server) -> None:
+    def said(url: str) -> str:
+        store = Store(address=parse(url), timeout=timedelta(seconds=2))
+        with pytest.raises(BrokerUnavailable) as refused:
+            store.command("PING")
+        return str(refused.value)
+
+    server.client.execute_command("ACL", "SETUSER", "default", "off")
+    wanted = server.url.replace("://", "://USER:PASSWORD@")
+    assert said(server.url) == f"the broker at {server.url} asks for a user and password: {wanted}"
+    refused = said(server.url.replace("://", "://ann:hush@"))
+    assert refused.startswith(f"the broker at {server.url} refuses user 'ann': ")
+    assert "hush" not in refused
 
 
 def denied(server: Server, *roles: str) -> list[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -171,8 +172,12 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
         await server.close()
         await hello(server, client)
 
-    with pytest.raises(ModelUnavailable, match=r"no connection .* is model\.base_url right"):
+    with pytest.raises(
+        ModelUnavailable, match=r"no connection .* is model\.base_url right"
+    ) as away:
         played(scenario=scenario)
+    shown = "".join(traceback.format_exception(away.value))
+    assert shown.count("Traceback") == 1, "httpx2's own chain says no more"
 
 
 def test_a_stream_that_falls_silent_ends_at_the_idle_timeout() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from agentq.errors import BrokerUnavailable
 from agentq.store import calls
 from agentq.store.address import parse
 from agentq.store.client import AsyncStore, Store
+from tests.support.worker_process import ROOT
 
 SHORT = timedelta(milliseconds=200)
 SUBMIT = ("FCALL", "aq1_enqueue", 1, "x")
@@ -70,3 +74,28 @@ def test_a_silent_broker_is_a_time_out_and_only_a_submit_is_told_of_repeating() 
             f"{expected}; it may have taken the work all the same: "
             "the same key or task id is taken once"
         )
+
+
+_SUBMITS = """
+from agentq import AgentQ
+
+aq = AgentQ("shop", overrides={"broker.url": "agentq://127.0.0.1:1/0"})
+
+@aq.step
+async def double(x: int) -> int:
+    return 2 * x
+
+aq.flow("double", double).submit(1)
+"""
+
+
+def test_from_python_a_broker_that_is_away_is_one_short_traceback(tmp_path: Path) -> None:
+    (tmp_path / "caller.py").write_text(_SUBMITS)
+    done = subprocess.run(
+        [sys.executable, "caller.py"], cwd=tmp_path, capture_output=True, text=True,
+        check=False, timeout=25, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    lines = done.stderr.splitlines()
+    assert "BrokerUnavailable: nothing listens at agentq://127.0.0.1:1/0" in lines[-1]
+    assert len(lines) <= 15
+    assert sum(line.startswith("Traceback") for line in lines) == 1
