@@ -9,11 +9,6 @@ import typer
 
 from agentq.cli.options import Json
 
-FIGURES = (
-    "herd", "delayed", "reconnect", "shares", "memory", "coldstart", "isolation", "slots",
-)  # fmt: skip
-"""What is measured of agentq alone, each with limits of its own."""
-
 
 def bench(
     tests: Annotated[
@@ -58,10 +53,12 @@ def bench(
 
     Example: agentq bench drain fanin --json > bench.json
     """
+    from agentq.ops.bench.rows import ALONE
+
     if tests == ["functions"]:
         functions(server=server, payload=payload, as_json=as_json)
         return
-    if tests and len(tests) == 1 and tests[0] in FIGURES:
+    if tests and len(tests) == 1 and tests[0] in ALONE:
         figures(tests[0], server=server, as_json=as_json)
         return
     from agentq.ops.bench import as_json as rows_as_json

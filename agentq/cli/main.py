@@ -6,10 +6,11 @@ Exit codes: 0 done, 1 an error of agentq's (see `agentq.errors`), 2 wrong usage,
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from agentq import __version__
 from agentq.cli import (
     bench,
     broker,
@@ -40,6 +41,13 @@ from agentq.cli import (
 from agentq.cli.failure import report, report_usage
 from agentq.errors import AgentQError
 
+
+def _version(asked: bool) -> None:  # noqa: FBT001 -- the option
+    if asked:
+        typer.echo(f"agentq {__version__}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="agentq",
     help="Multi-agent runs on Celery and Redis or Valkey.\n\n"
@@ -49,6 +57,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print it and end.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command; the help is the app's."""
+
+
 for module in (
     demo,
     migrate,

@@ -31,6 +31,8 @@ def size(text: str | None, option: str) -> int | None:
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     if not number.isdecimal() or (unit and unit not in _SIZES):
         raise typer.BadParameter(f"{text!r} is no size: write 256M or 2G", param_hint=option)
+    if not unit and int(number) < _SIZES["M"]:
+        raise typer.BadParameter(f"{text} is bytes: write {text}M", param_hint=option)
     return int(number) * _SIZES.get(unit, 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,11 +107,25 @@ def _imported(module_name: str, name: str) -> object:
                 f"app {name!r}: there is no module {error.name!r} in {Path.cwd()} nor among what "
                 "is installed; start from your project's folder, or install it"
             ) from error
-        raise DefinitionError(f"app {name!r} cannot be imported: {error}") from error
+        raise DefinitionError(f"app {name!r} cannot be imported: {error}{_place(error)}") from error
     except Exception as error:
         raise DefinitionError(
-            f"app {name!r} cannot be imported: {type(error).__name__}: {error}"
+            f"app {name!r} cannot be imported: {type(error).__name__}: {error}{_place(error)}"
         ) from error
+
+
+def _place(error: Exception) -> str:
+    """Return where it was raised, as far as that is behind the import; a SyntaxError says so."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and frame.filename != __file__
+    ]
+    if not frames:
+        return ""
+    path = Path(frames[-1].filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f" ({shown}, line {frames[-1].lineno})"
 
 
 def _no_app(module_name: str, attribute: str, names: dict[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""Typed settings in layers: defaults < TOML files < environment < command line."""
+"""Typed settings in layers: defaults < TOML files < environment < overrides."""
 
 from agentq.settings.explain import Explained, explain
 from agentq.settings.load import load_settings

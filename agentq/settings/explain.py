@@ -25,7 +25,7 @@ class Explained:
 def explain(settings: Settings) -> list[Explained]:
     """Return every setting in the order of the models, pools by name, with its source.
 
-    The source is a file, a variable, ``command line``, or ``default`` for what nobody set.
+    The source is a file, a variable, ``overrides``, or ``default`` for what nobody set.
     """
     plain = settings.model_dump(mode="json")
     return [

@@ -40,7 +40,7 @@ def load_settings(
         env: chooses <env>.toml; else AGENTQ_ENV, else ``development``.
         config_dir: folder of the TOML files; else AGENTQ_CONFIG, else ./config where it has a
             default.toml, else the files inside the package.
-        overrides: from the command line, by dotted key: ``{"worker.slots": 100}``; None unsets.
+        overrides: by dotted key: ``{"worker.slots": 100}``; None unsets.
         environ: the environment variables; ``os.environ`` when left out.
 
     Raises:

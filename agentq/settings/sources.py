@@ -1,6 +1,6 @@
 """Reads each place a setting can come from into `Given` values that remember that place.
 
-    default.toml < <env>.toml < credentials < environment < command line
+    default.toml < <env>.toml < credentials < environment < overrides
 
 Every reader returns flat dotted keys; nothing here knows which keys exist.
 """
@@ -24,6 +24,8 @@ CREDENTIAL_PREFIX = "agentq."
 CRASH_VARIABLE = "AGENTQ_CRASH"
 """For tests alone: see `agentq.store.fail_points`."""
 COMMAND_LINE = "command line"
+OVERRIDES = "overrides"
+"""Of `AgentQ` and `load_settings`."""
 
 # The first two choose what is read, so they are no settings themselves.
 _NO_SETTINGS = frozenset({ENV_VARIABLE, CONFIG_VARIABLE, CRASH_VARIABLE})
@@ -105,8 +107,8 @@ def read_credentials(environ: Mapping[str, str]) -> Iterator[Given]:
 
 
 def read_overrides(overrides: Mapping[str, object]) -> Iterator[Given]:
-    """Yield what the command line says, by dotted key."""
-    yield from _flat(overrides, "", COMMAND_LINE)
+    """Yield what the caller says, by dotted key."""
+    yield from _flat(overrides, "", OVERRIDES)
 
 
 def variable_of(key: str) -> str:

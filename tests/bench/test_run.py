@@ -121,6 +121,8 @@ def test_plain_celery_is_measured_with_nothing_of_agentqs_broker_in_memory() -> 
 def test_unknown_names_and_sizes_are_refused_before_anything_runs() -> None:
     with pytest.raises(BenchFailed, match="unknown test 'drian': choose from enqueue, drain"):
         run_bench(["drian"])
+    with pytest.raises(BenchFailed, match="or, by itself, one of functions, herd, delayed"):
+        run_bench(["pickup"])
     with pytest.raises(BenchFailed, match="unknown system 'rq': choose from celery, agentq"):
         run_bench(["drain"], systems=["rq"])
     with pytest.raises(BenchFailed, match="scale is -1"):

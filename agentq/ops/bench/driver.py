@@ -13,7 +13,7 @@ from agentq.errors import BenchFailed
 from agentq.ops.bench import calibration
 from agentq.ops.bench.arena import Arena
 from agentq.ops.bench.calibration import Calibration, calibrate, worse
-from agentq.ops.bench.rows import Better, Row, Test
+from agentq.ops.bench.rows import ALONE, Better, Row, Test
 from agentq.ops.bench.systems import SYSTEMS, System, system
 from agentq.ops.bench.trials import run_test
 
@@ -77,7 +77,10 @@ def _ending_in_order() -> Iterator[None]:
 def _chosen(tests: Sequence[str]) -> list[Test]:
     known = [test.value for test in Test]
     if unknown := [name for name in tests if name not in {*known, "all"}]:
-        raise BenchFailed(f"unknown test {unknown[0]!r}: choose from {', '.join(known)} or all")
+        raise BenchFailed(
+            f"unknown test {unknown[0]!r}: choose from {', '.join(known)} or all; or, by itself, "
+            f"one of {', '.join(ALONE)}"
+        )
     return [test for test in Test if test in tests or "all" in tests]
 
 

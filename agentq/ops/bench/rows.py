@@ -20,6 +20,13 @@ class Test(StrEnum):
     PIPELINE = "pipeline"
 
 
+ALONE = (
+    "functions", "herd", "delayed", "reconnect", "shares", "memory", "coldstart", "isolation",
+    "slots",
+)  # fmt: skip
+"""What is measured of agentq alone, one at a time, each with limits of its own."""
+
+
 class Better(StrEnum):
     """Which way is an improvement; NEITHER marks figures that are only there to be read."""
 

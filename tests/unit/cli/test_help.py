@@ -9,6 +9,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from agentq import __version__
 from agentq.cli.main import app
 
 COMMANDS = (
@@ -53,3 +54,8 @@ def test_what_only_up_and_demo_use_is_not_shown() -> None:
     shown = CliRunner().invoke(app, ["worker", "--help"]).output
     assert "--parent" not in shown
     assert "--announce" not in shown
+
+
+def test_the_version_is_told() -> None:
+    told = CliRunner().invoke(app, ["--version"])
+    assert (told.exit_code, told.output) == (0, f"agentq {__version__}\n")

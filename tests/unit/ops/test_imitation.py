@@ -36,7 +36,7 @@ def test_memory_that_holds_no_worker_is_refused() -> None:
         imitated(Small(memory=SMALLEST_MEMORY - 1))
 
 
-@pytest.mark.parametrize(("text", "wanted"), [("256M", 2**28), ("2g", 2**31), ("1024", 1024)])
+@pytest.mark.parametrize(("text", "wanted"), [("256M", 2**28), ("2g", 2**31), ("1048576", 2**20)])
 def test_sizes_are_written_as_people_do(text: str, wanted: int) -> None:
     assert size(text, "--memory") == wanted
 
@@ -45,3 +45,8 @@ def test_sizes_are_written_as_people_do(text: str, wanted: int) -> None:
 def test_what_is_no_size_is_wrong_usage(text: str) -> None:
     with pytest.raises(Exception, match="is no size: write 256M or 2G"):
         size(text, "--memory")
+
+
+def test_a_size_that_was_meant_in_megabytes_is_said_so() -> None:
+    with pytest.raises(Exception, match="512 is bytes: write 512M"):
+        size("512", "--memory")

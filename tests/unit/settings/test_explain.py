@@ -28,7 +28,7 @@ def test_setting_is_shown_as_it_is_written() -> None:
         key="batch.window",
         value="20ms",
         unit="duration",
-        source="command line",
+        source="overrides",
         description="How long a batch waits for company; the field uses 10-20 ms",
     )
 

@@ -36,7 +36,7 @@ def test_each_layer_wins_over_the_one_before_and_is_named_as_the_source(config: 
     assert source(settings, "worker.poll") == str(config / "default.toml")
     assert (worker.slots, source(settings, "worker.slots")) == (2, str(config / "test.toml"))
     assert (worker.threads, source(settings, "worker.threads")) == (3, "AGENTQ_WORKER__THREADS")
-    assert (worker.cpu_processes, source(settings, "worker.cpu_processes")) == (4, "command line")
+    assert (worker.cpu_processes, source(settings, "worker.cpu_processes")) == (4, "overrides")
     assert (settings.env, source(settings, "env")) == ("test", "AGENTQ_ENV")
 
 

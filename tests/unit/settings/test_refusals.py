@@ -36,7 +36,7 @@ def test_unknown_variable_is_refused_with_the_nearest_variable() -> None:
 
 def test_unknown_override_is_refused_and_a_far_one_points_at_the_list() -> None:
     text = refusal(overrides={"zebra": 1})
-    assert text == "unknown setting zebra (command line): see `agentq settings`"
+    assert text == "unknown setting zebra (overrides): see `agentq settings`"
 
 
 def test_unknown_empty_table_is_refused(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_every_wrong_value_is_named_at_once() -> None:
 )
 def test_wrong_value_is_refused_with_its_limit(key: str, value: object, limit: str) -> None:
     text = refusal(overrides={key: value})
-    assert text.startswith(f"{key} = {value!r} (command line): ")
+    assert text.startswith(f"{key} = {value!r} (overrides): ")
     assert limit in text
     assert "\n" not in text
 
