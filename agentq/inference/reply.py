@@ -33,6 +33,10 @@ class Reply:
     attempts: int = 1
     retrying: timedelta = timedelta(0)
 
+    def __str__(self) -> str:
+        """Return what the model wrote."""
+        return self.text
+
 
 class ReplyBuilder:
     """Takes the chunks of one stream in order; `reply` is there once the model has finished."""
