@@ -56,7 +56,7 @@ def remembered(store: Store, facts: Facts) -> Iterator[Finding]:
         yield from _slow(slow)
     if not isinstance(events, Exception):
         yield from _events(facts, events)
-    if facts.config.get("latency-monitor-threshold") == "0":
+    if facts.config.get("latency-monitor-threshold") == "0" and not facts.embedded:
         yield note(
             "broker.latency",
             "the latency monitor is off",
