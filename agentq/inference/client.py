@@ -167,7 +167,8 @@ class ModelClient:
             ) from None
         except httpx2.ConnectError as error:
             raise ModelUnavailable(
-                f"{call}: no connection ({error}); is the server up, is model.base_url right?",
+                f"{call}: no connection ({_first(error)}); is the server up, "
+                "is model.base_url right?",
                 call=call,
             ) from None
         except httpx2.RequestError as error:
@@ -222,6 +223,13 @@ class ModelClient:
     def _name(self, path: str) -> str:
         url = httpx2.URL(self.base_url).copy_with(userinfo=b"")
         return f"POST {str(url).rstrip('/')}/{path}"
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return what began it: the socket's own error, which says more than those around it."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return error
 
 
 def _api_root(base_url: str) -> str:

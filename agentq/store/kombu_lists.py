@@ -86,7 +86,7 @@ class KombuLists:
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
             raise BrokerUnavailable(
                 f"the stock broker did not answer: {error}; what was moved is, ask again"
-            ) from error
+            ) from None
 
 
 def lists_of(queue: str) -> list[str]:

@@ -95,4 +95,4 @@ class StepRunner:
             raise StepTimeout(
                 f"step {step.name!r} did not end within its timeout of "
                 f"{format_duration(step.timeout)}"
-            ) from error
+            ) from error.__cause__  # where it was, without asyncio's own part

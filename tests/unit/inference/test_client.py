@@ -173,7 +173,7 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
         await hello(server, client)
 
     with pytest.raises(
-        ModelUnavailable, match=r"no connection .* is model\.base_url right"
+        ModelUnavailable, match=r"no connection \(\[Errno 111\].* is model\.base_url right"
     ) as away:
         played(scenario=scenario)
     shown = "".join(traceback.format_exception(away.value))
