@@ -26,8 +26,8 @@ def migrate(
 ) -> None:
     """Move waiting tasks from a stock Celery's Redis lists into our queues, or back.
 
-    Interrupted, it is just given again within 7 days: a task is copied once. Going back, stop our
-    workers of that pool first; steps of flows and delayed tasks stay.
+    Interrupted, it is just given again within 7 days: a message is copied once. One move at a time,
+    with the workers that it takes from stopped; going back, steps of flows and delayed tasks stay.
 
     Example: agentq migrate redis://localhost:6379/0 --from --queue celery --queue mail
     """

@@ -1,7 +1,9 @@
 """Moves what waits in a stock Celery's lists into our queues, and back.
 
-Each message is copied, marked as copied in the same call, then deleted where it was. Whoever is
-killed in between does it again: the mark, which is the task's id, makes the copy once.
+Each message is copied and marked as copied in the same call, deleted where it was, its mark too.
+Whoever is killed in between does it again: the mark makes the copy once. It names this message and
+not its task, whose id may come again, and ends with the move: an equal one that comes later (moved
+back, sent again, restored from a backup) was not copied.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from agentq.flows.app import AgentQ
 
 MARKED = timedelta(days=7)
-"""How long a copy is remembered, and so how long a move may be interrupted."""
+"""How long the copy of an interrupted move is remembered, and so how long one may be."""
 
 AT_ONCE = 100
 
@@ -48,6 +51,9 @@ def from_celery(
     aq: AgentQ, url: str, queues: Sequence[str], *, pool: str, unacked: bool
 ) -> Migrated:
     """Move what waits in *queues* of the Redis at *url* into our queues.
+
+    One move at a time, and no stock worker of these queues meanwhile: what another takes between
+    our look and our delete is there twice.
 
     Args:
         aq: whose cell it goes to.
@@ -78,10 +84,11 @@ def _moved_list(aq: AgentQ, lists: KombuLists, key: str, pool: str) -> Iterator[
     """Move one list, oldest first; yield for each message whether it was moved or left."""
     left = 0
     while (raw := lists.oldest(key, left)) is not None:
-        if copied := _copied(aq, raw, pool):
+        if mark := _copied(aq, raw, pool):
             lists.delete(key, raw)
-        left += not copied
-        yield copied
+            _forget(aq, mark)
+        left += not mark
+        yield bool(mark)
 
 
 def _moved_unacked(aq: AgentQ, lists: KombuLists, pool_of: dict[str, str]) -> Iterator[bool]:
@@ -89,13 +96,14 @@ def _moved_unacked(aq: AgentQ, lists: KombuLists, pool_of: dict[str, str]) -> It
     for tag, raw in lists.unacked():
         message, _, queue = orjson.loads(raw)
         if queue in pool_of:
-            if copied := _copied(aq, orjson.dumps(message), pool_of[queue]):
+            if mark := _copied(aq, orjson.dumps(message), pool_of[queue]):
                 lists.delete_unacked(tag)
-            yield copied
+                _forget(aq, mark)
+            yield bool(mark)
 
 
-def _copied(aq: AgentQ, raw: bytes, pool: str) -> bool:
-    """Copy one of kombu's messages, once; return whether it is in our queues now."""
+def _copied(aq: AgentQ, raw: bytes, pool: str) -> str:
+    """Copy one of kombu's messages, once; return its mark, "" where it can not be in our queues."""
     terms = replace(Terms.of(aq.settings), dedupe_ms=milliseconds(MARKED))
     try:
         message: Any = orjson.loads(raw)
@@ -103,10 +111,22 @@ def _copied(aq: AgentQ, raw: bytes, pool: str) -> bool:
             message["body"] = base64.b64decode(message["body"])
         outgoing, once = message_of(pool, message)
         envelope.unpack(outgoing.headers)
-        publisher.enqueue(aq.store, terms, outgoing, f"migrated:{once}")
+        # The tag is new at each publish; what a worker took and gave back keeps it.
+        tag = message["properties"].get("delivery_tag")
+        mark = f"migrated:{_name(tag, once, outgoing.body)}"
+        publisher.enqueue(aq.store, terms, outgoing, mark)
     except (ValueError, TypeError, KeyError, AttributeError, PayloadTooLarge):
-        return False
-    return True
+        return ""
+    return mark
+
+
+def _forget(aq: AgentQ, mark: str) -> None:
+    aq.store.command("UNLINK", aq.store.keys.accepted(mark))
+
+
+def _name(*parts: object) -> str:
+    """Return what tells a message from all others."""
+    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
 def to_celery(aq: AgentQ, url: str, pools: Sequence[str], *, queue: str | None) -> Migrated:
@@ -131,10 +151,12 @@ def to_celery(aq: AgentQ, url: str, pools: Sequence[str], *, queue: str | None) 
         for pool in pools:
             while entries := _taken(aq, worker, pool):
                 for entry in entries:
-                    pushed = _pushed(lists, entry, queue or pool)
-                    if pushed:
-                        aq.store.call(calls.complete(prefix, entry[1], entry[2], "", 0, ()))
-                    counts[pushed] += 1
+                    mark = _pushed(lists, entry, queue or pool)
+                    if mark:
+                        end = calls.complete(prefix, entry[1], entry[2], "", 0, ())
+                        if aq.store.call(end) != b"stale":
+                            lists.forget(mark)
+                    counts[bool(mark)] += 1
     finally:
         lists.close()
         _let_go(aq, worker)
@@ -159,16 +181,16 @@ def _taken(aq: AgentQ, worker: str, pool: str) -> list[Any]:
     return entries or []
 
 
-def _pushed(lists: KombuLists, entry: list[Any], queue: str) -> bool:
-    """Push one entry of `fetch` as kombu would, once; return whether it is in the list now."""
-    lane, _, _, flat, _, _ = entry
+def _pushed(lists: KombuLists, entry: list[Any], queue: str) -> str:
+    """Push one entry of `fetch` as kombu would, once; return its mark, "" where it can not be."""
+    lane, _, entry_id, flat, _, _ = entry
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     if fields.get(b"r") or fields.get(b"j"):
-        return False  # a step's run and fan-in are ours alone
+        return ""  # a step's run and fan-in are ours alone
     try:
         found = envelope.unpack(fields[b"h"])
     except (envelope.Malformed, RecursionError, KeyError):
-        return False
+        return ""
     priority = routing.priority_of(lane.decode())
     tag = uuid4().hex
     message = {
@@ -182,6 +204,8 @@ def _pushed(lists: KombuLists, entry: list[Any], queue: str) -> bool:
             "delivery_info": {"exchange": "", "routing_key": queue},
         },
     }  # fmt: skip
-    once = publisher.dedupe_id(found.headers, found.id)
-    lists.push(queue, priority, orjson.dumps(message), once)
-    return True
+    # Handed out again it is a new entry, which keeps only when it was born.
+    born = fields.get(b"t") or entry_id.partition(b"-")[0]
+    mark = _name(born, fields[b"h"], fields.get(b"b"))
+    lists.push(queue, priority, orjson.dumps(message), mark)
+    return mark

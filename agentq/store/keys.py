@@ -136,6 +136,10 @@ class Keys:
         """Return the table of pools whose retries wait for the budget."""
         return f"{self.prefix}tokens"
 
+    def accepted(self, dedupe_id: str) -> str:
+        """Return the mark of what was enqueued under an id."""
+        return f"{self.prefix}id:{dedupe_id}"
+
     def run(self, run_id: str) -> str:
         """Return the record of a run."""
         return f"{self.prefix}run:{run_id}"

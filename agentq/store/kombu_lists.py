@@ -21,7 +21,7 @@ PRIORITIES = (0, 3, 6, 9)
 _SEPARATOR = "\x06\x16"
 _UNACKED, _INDEX = "unacked", "unacked_index"
 _MARK_S = 7 * 86_400
-"""How long it is remembered that a message was pushed: as long as a move may be interrupted."""
+"""How long a mark is kept that nobody forgets: as long as a move may be interrupted."""
 
 
 class KombuLists:
@@ -59,8 +59,8 @@ class KombuLists:
             self._client.zrem(_INDEX, tag)
 
     def push(self, queue: str, priority: int, message: bytes, once: str) -> bool:
-        """Push a message unless one was pushed under the name *once*; return whether it was."""
-        mark, key = f"agentq:migrated:{once}", _key(queue, priority)
+        """Push a message and set the mark *once* unless it stands; return whether it was pushed."""
+        mark, key = _mark(once), _key(queue, priority)
         while True:
             with self._translated(), self._client.pipeline() as pipe:
                 try:
@@ -74,6 +74,11 @@ class KombuLists:
                 except redis.exceptions.WatchError:
                     continue
                 return True
+
+    def forget(self, once: str) -> None:
+        """Delete a mark of `push`."""
+        with self._translated():
+            self._client.delete(_mark(once))
 
     def close(self) -> None:
         """Close the connections; safe twice."""
@@ -92,6 +97,10 @@ class KombuLists:
 def lists_of(queue: str) -> list[str]:
     """Return the lists of a queue, the first priority first."""
     return [_key(queue, priority) for priority in PRIORITIES]
+
+
+def _mark(once: str) -> str:
+    return f"agentq:migrated:{once}"
 
 
 def _key(queue: str, priority: int) -> str:

@@ -120,6 +120,61 @@ def test_a_move_killed_between_copy_and_delete_doubles_nothing(
     assert waiting(url) == [f"high t{n}" for n in range(10)]
 
 
+def test_there_and_back_and_there_again_loses_nothing(
+    stock: Celery, address: str, aq: AgentQ, url: str, foreign: Server
+) -> None:
+    for number in range(5):
+        send(stock, number)
+    for _ in range(2):
+        assert from_celery(aq, address, ["celery"], pool="shared", unacked=False) == Migrated(5, 0)
+        assert waiting(url) == [f"high t{n}" for n in range(5)]
+        assert to_celery(aq, address, ["shared"], queue="celery") == Migrated(5, 0)
+        assert waiting(url) == []
+        assert foreign.client.llen("celery") == 5
+    assert foreign.client.keys("agentq:*") == []
+
+
+def test_a_task_id_that_comes_again_is_another_message_in_both_directions(
+    stock: Celery, address: str, aq: AgentQ, url: str, foreign: Server
+) -> None:
+    aq.celery.send_task("shop.pay", (1,), task_id="t1", queue="shared", priority=0)
+    for moved in (1, 2):
+        for _ in range(moved):
+            send(stock, 1)
+        done = from_celery(aq, address, ["celery"], pool="shared", unacked=False)
+        assert done == Migrated(moved, 0)
+    assert waiting(url) == ["high t1"] * 4
+    assert to_celery(aq, address, ["shared"], queue="celery") == Migrated(4, 0)
+    assert foreign.client.llen("celery") == 4
+
+
+def test_the_same_message_restored_from_a_backup_moves_again(
+    stock: Celery, address: str, aq: AgentQ, url: str, foreign: Server
+) -> None:
+    send(stock, 1)
+    backup = foreign.client.lrange("celery", 0, -1)
+    for _ in range(2):
+        assert from_celery(aq, address, ["celery"], pool="shared", unacked=False) == Migrated(1, 0)
+        foreign.client.lpush("celery", *backup)
+    assert waiting(url) == ["high t1"] * 2
+
+
+def test_a_task_that_is_sent_again_after_its_move_died_is_not_taken_for_its_copy(
+    stock: Celery, address: str, aq: AgentQ, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    send(stock, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(KombuLists, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            from_celery(aq, address, ["celery"], pool="shared", unacked=False)
+    send(stock, 1)
+    assert from_celery(aq, address, ["celery"], pool="shared", unacked=False) == Migrated(2, 0)
+    assert waiting(url) == ["high t1"] * 2
+
+
 def test_what_a_stopped_worker_had_taken_moves_when_asked(
     stock: Celery, address: str, aq: AgentQ, url: str, foreign: Server
 ) -> None:
@@ -204,6 +259,35 @@ def test_going_back_killed_between_push_and_ack_doubles_nothing(
     assert to_celery(aq, address, ["shared"], queue="celery") == Migrated(5, 0)
     assert foreign.client.llen("celery\x06\x163") == 5
     assert waiting(url) == []
+
+
+def test_going_back_after_a_death_equal_entries_born_together_are_each_pushed(
+    address: str,
+    aq: AgentQ,
+    url: str,
+    foreign: Server,
+    stock: Celery,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert stock
+    aq.celery.send_task("shop.pay", (1,), task_id="b1", queue="shared", priority=0)
+    cell = Cell(url)
+    key = cell.keys.stream("shared", "high")
+    [(entry, fields)] = map(_pair, cell.redis("XRANGE", key, "-", "+"))
+    at, _, number = entry.decode().partition("-")
+    cell.redis("XADD", key, f"{at}-{int(number) + 1}", *fields)
+    original = KombuLists.push
+
+    def killed(self: KombuLists, *args: object) -> bool:
+        original(self, *args)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KombuLists, "push", killed)
+        with pytest.raises(KeyboardInterrupt):
+            to_celery(aq, address, ["shared"], queue="celery")
+    assert to_celery(aq, address, ["shared"], queue="celery") == Migrated(2, 0)
+    assert foreign.client.llen("celery") == 2
 
 
 def test_going_back_hands_back_all_it_left_however_much(
