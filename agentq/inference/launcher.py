@@ -18,10 +18,10 @@ import orjson
 
 from agentq.clock import format_duration
 from agentq.errors import AddressInUse, ServerFailed
+from agentq.extras import pip_install
 
 _STOP_LIMIT = timedelta(seconds=5)
 _END_SHOWS = timedelta(seconds=1)
-_INSTALL = "pip install 'agentq[models]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ class ModelServer:
             raise AddressInUse(f"{told['message']}; end what listens there or choose another port")
         if not told.get("ready"):
             trouble, last = self._trouble(self._process), told.get("message") or self._last_line()
-            remedy = f"; {_INSTALL}" if last.startswith("ModuleNotFoundError") else ""
+            remedy = f"; {pip_install('models')}" if last.startswith("ModuleNotFoundError") else ""
             raise ServerFailed(
                 f"the model server (process {self._process.pid}) {trouble}: {last}{remedy}"
             )

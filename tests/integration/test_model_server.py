@@ -20,6 +20,7 @@ import httpx2
 import pytest
 
 from agentq.errors import AddressInUse, ModelRefused, ServerFailed
+from agentq.extras import pip_install
 from agentq.inference.batcher import Batcher
 from agentq.inference.client import ModelClient
 from agentq.inference.launcher import ModelServer, ServedModels
@@ -240,7 +241,7 @@ def test_a_server_without_its_packages_names_its_end_and_what_to_install(
         ModelServer(log=tmp_path / "log").start()
     assert re.sub(r"process \d+", "process N", str(failure.value)) == (
         "the model server (process N) ended with status 1: ModuleNotFoundError: No module named "
-        "'h11'; pip install 'agentq[models]'"
+        f"'h11'; {pip_install('models')}"
     )
 
 
