@@ -100,7 +100,7 @@ def _unreachable(
 ) -> str:
     causes = tuple(_causes(error))
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
-        return _not_trusted(address, causes)
+        return wrong_url.not_trusted(address, causes)
     if any(isinstance(cause, ConnectionRefusedError | FileNotFoundError) for cause in causes):
         return _refused(address)
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
@@ -136,17 +136,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     while cause is not None:
         yield cause
         cause = cause.__cause__ or cause.__context__
-
-
-def _not_trusted(address: Address, causes: Sequence[BaseException]) -> str:
-    for cause in causes:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return (
-                f"the certificate of the broker at {address} is refused: {cause.verify_message}; "
-                "name the CA that signed it by ?ssl_ca_certs=FILE, and the host as it is written "
-                "in the certificate"
-            )
-    return f"TLS with the broker at {address} failed: {causes[0]}"
 
 
 def _answers(replies: list[Any]) -> list[Any]:

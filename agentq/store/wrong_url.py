@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ssl
+from collections.abc import Iterable, Sequence
 
 from agentq.store.address import Address
 
@@ -20,3 +21,15 @@ def scheme(address: Address, causes: Iterable[BaseException]) -> str:
     """Return a hint for a server that cut the link; empty where the scheme is not to blame."""
     cut = any(isinstance(cause, ConnectionResetError) for cause in causes)
     return "; is that its TLS port (agentq+tls://)?" if cut and address.scheme == "agentq" else ""
+
+
+def not_trusted(address: Address, causes: Sequence[BaseException]) -> str:
+    """Return what is said of a TLS link that did not come about."""
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                f"the certificate of the broker at {address} is refused: {cause.verify_message}; "
+                "name the CA that signed it by ?ssl_ca_certs=FILE, and the host as it is written "
+                "in the certificate"
+            )
+    return f"TLS with the broker at {address} failed: {causes[0]}"
