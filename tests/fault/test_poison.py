@@ -151,8 +151,12 @@ def test_a_suspect_has_its_context_and_its_times_in_the_timeline(
         app.worker("after")
         assert handle.result(timeout=15) == 5
         events = list(handle.events())
-    assert [event.kind for event in events] == ["progress", "step", "end"]
-    data = events[1].data
+    assert [event.kind for event in events] == ["lost", "progress", "step", "end"]
+    lost = events[0].data
+    assert (lost["step"], lost["worker"], lost["charged"], lost["attempt"]) == (
+        events[2].data["step"], "w@test", 0, 1,
+    )  # fmt: skip
+    data = events[2].data
     assert (data["state"], data["attempt"], data["worker"]) == ("done", 2, "after@test")
     assert 600 <= data["spent"]["tools"] < 1000
     assert 600 <= data["ran"] < 1200
