@@ -39,6 +39,7 @@ from agentq.store import calls, effects
 from agentq.store.address import Address, parse
 from agentq.store.client import Store
 from agentq.store.keys import GROUP, RESULT_PREFIX
+from agentq.store.wrong_url import NO_REDIS
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class PlainBackend(RedisBackend):  # type: ignore[misc]
         self.connection_errors = (
             *self.connection_errors,  # type: ignore[has-type]
             BrokerUnavailable,
+            NO_REDIS,
         )
         prefix = self._store.keys.prefix
         self.task_keyprefix = f"{prefix}{RESULT_PREFIX}".encode()

@@ -18,6 +18,7 @@ from agentq.broker.terms import Terms
 from agentq.errors import BrokerUnavailable
 from agentq.store.address import Address, parse
 from agentq.store.client import Store
+from agentq.store.wrong_url import NO_REDIS
 
 SCHEME = "agentq"
 
@@ -32,6 +33,7 @@ class Transport(kombu_redis.Transport):  # type: ignore[misc]
     implements = kombu_redis.Transport.implements.extend(batch_publish=False)
     connection_errors: ClassVar[tuple[type[BaseException], ...]] = (
         *kombu_redis.Transport.connection_errors, BrokerUnavailable,
+        NO_REDIS,  # an error of the channel to kombu, which would end the worker
         OperationalError,  # what kombu has made of one already: else it ends a worker in its start
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ from agentq.store.embedded import SOCKET_NAME
 from agentq.store.keys import Keys
 from agentq.store.replication import replicas_of
 
-_UNREACHABLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
+_UNREACHABLE = (*wrong_url.LINK_FAILED, OSError)
 _OF_THE_SERVER = (
     *_UNREACHABLE,  # loading its data is one of them
     redis.exceptions.OutOfMemoryError,
@@ -107,6 +107,8 @@ def _unreachable(
         limit = f" within {format_duration(timeout)}" if timeout else ""
         text = f"the broker at {address} did not answer{limit}"
         text += "; is that its TLS port?" if address.scheme == "agentq+tls" else ""
+    elif isinstance(error, wrong_url.NO_REDIS):
+        text = wrong_url.no_redis(address, error)
     elif isinstance(error, redis.sentinel.MasterNotFoundError):
         return f"no Sentinel of {address} answers, or none knows a primary {address.service!r}"
     elif any(isinstance(cause, socket.gaierror) for cause in causes):

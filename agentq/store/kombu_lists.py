@@ -16,6 +16,7 @@ import redis
 import redis.exceptions
 
 from agentq.errors import BrokerUnavailable
+from agentq.store.wrong_url import LINK_FAILED
 
 PRIORITIES = (0, 3, 6, 9)
 _SEPARATOR = "\x06\x16"
@@ -88,7 +89,7 @@ class KombuLists:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+        except LINK_FAILED as error:
             raise BrokerUnavailable(
                 f"the stock broker did not answer: {error}; what was moved is, ask again"
             ) from None

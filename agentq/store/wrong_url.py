@@ -5,7 +5,17 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable, Sequence
 
+import redis.exceptions
+
 from agentq.store.address import Address
+
+NO_REDIS: type[Exception] = redis.exceptions.InvalidResponse
+"""An answer in no protocol of Redis': a proxy's page, a TLS alert. As a rule it is over soon, so it
+is a link that failed; redis-py makes it an error of its own."""
+LINK_FAILED = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, NO_REDIS)
+_TLS_ALERT = r'"\x15"'
+"""How hiredis writes the first byte of a server's answer to who speaks no TLS to it."""
+_TLS_PORT = "; is that its TLS port (agentq+tls://)?"
 
 
 def login(address: Address, said: BaseException) -> str:
@@ -20,7 +30,13 @@ def login(address: Address, said: BaseException) -> str:
 def scheme(address: Address, causes: Iterable[BaseException]) -> str:
     """Return a hint for a server that cut the link; empty where the scheme is not to blame."""
     cut = any(isinstance(cause, ConnectionResetError) for cause in causes)
-    return "; is that its TLS port (agentq+tls://)?" if cut and address.scheme == "agentq" else ""
+    return _TLS_PORT if cut and address.scheme == "agentq" else ""
+
+
+def no_redis(address: Address, said: BaseException) -> str:
+    """Return what is said of an answer that is `NO_REDIS`."""
+    hint = _TLS_PORT if _TLS_ALERT in str(said) and address.scheme == "agentq" else ""
+    return f"what answers at {address} is no Redis: {said}{hint}"
 
 
 def not_trusted(address: Address, causes: Sequence[BaseException]) -> str:

@@ -6,6 +6,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,12 +15,16 @@ from agentq.errors import BrokerUnavailable
 from agentq.runs.handle import RunHandle
 from agentq.store import calls
 from tests.support.ledger import Ledger
+from tests.support.proxy import proxy_to
 from tests.support.redis_server import Server
 from tests.support.running import BOTH_POOLS, Running, running
 from tests.support.waiting import wait_until
+from tests.support.worker_process import WorkerProcess
 
 WIDTH = 60
 NARROW = (*BOTH_POOLS, "-c", "6")
+PREFORK = (*BOTH_POOLS, "-c", "2", "-P", "prefork")
+Options = tuple[str, ...]
 
 
 @pytest.fixture
@@ -160,3 +165,43 @@ def test_a_full_broker_refuses_new_runs_and_lets_started_ones_end(
     assert blocker.result(timeout=10) in ("first@test", "second@test")
     breakable_server.client.config_set("maxmemory", 0)
     assert submit(app, "one", 1).result(timeout=5) == 1
+
+
+def has_met_it(worker: WorkerProcess) -> bool:
+    assert worker.alive(), worker.log()
+    return "Protocol error" in worker.log()
+
+
+@pytest.mark.parametrize(
+    ("runs", "starts", "instead", "said"),
+    [
+        (NARROW, PREFORK, b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "is no Redis"),
+        (PREFORK, NARROW, b"\x15\x03\x03\x00\x02\x02\x28", r"is no Redis.*agentq\+tls://"),
+    ],
+    ids=["http", "tls"],
+)
+def test_what_answers_as_another_service_for_a_while_is_waited_for(
+    session_server: Server,
+    ledger: Ledger,
+    runs: Options,
+    starts: Options,
+    instead: bytes,
+    said: str,
+) -> None:
+    """By who runs, by who starts meanwhile, and by a result; a submit is told."""
+    with (
+        proxy_to(session_server.embedded.socket_path) as proxy,
+        running("tests.support.apps.faults", proxy.url, ledger) as app,
+    ):
+        workers = app.worker("runs", options=runs), app.new_worker("starts", options=starts)
+        handle = submit(app, "block", 0.5)
+        wait_until(lambda: ledger.lines("blocking begin"), "a worker is at work")
+        with proxy.answering(instead):
+            workers[1].start(wait=False)
+            with pytest.raises(BrokerUnavailable, match=said):
+                submit(app, "one", 1)
+            for worker in workers:
+                wait_until(partial(has_met_it, worker), "each worker has met it")
+        assert handle.result(timeout=10) == "runs@test"
+        assert eventually(lambda: submit(app, "one", 1)).result(timeout=10) == 1
+        wait_until(lambda: " ready." in workers[1].log(), "the other has started")

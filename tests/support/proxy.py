@@ -27,6 +27,8 @@ class Proxy:
         self.lost = 0
         """Replies lost so far."""
         self._links: set[asyncio.StreamWriter] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
+        self._instead = b""
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._port = 0
@@ -53,6 +55,21 @@ class Proxy:
         finally:
             self._open.set()
 
+    @contextmanager
+    def answering(self, instead: bytes) -> Iterator[None]:
+        """Be another service: each link, old or new, is told *instead* and closed."""
+        self._loop.call_soon_threadsafe(self._turn_into, instead)
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._turn_into, b"")
+
+    def _turn_into(self, instead: bytes) -> None:
+        self._instead = instead
+        for client in self._clients if instead else ():
+            client.write(instead)
+            client.close()
+
     def cut(self) -> None:
         """Cut all links there are."""
         self._loop.call_soon_threadsafe(self._cut)
@@ -77,9 +94,14 @@ class Proxy:
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Join one client to a link of its own to the server."""
+        if self._instead:
+            writer.write(self._instead)
+            writer.close()
+            return
         with suppress(OSError, asyncio.CancelledError):  # cancelled: the proxy stops
             behind, ahead = await asyncio.open_unix_connection(self._target)
             self._links |= {writer, ahead}
+            self._clients.add(writer)
             doomed = asyncio.Event()
             ways = (self._up(reader, ahead, doomed), self._down(behind, writer, doomed))
             tasks = [asyncio.ensure_future(way) for way in ways]
@@ -89,6 +111,7 @@ class Proxy:
                 for task in tasks:
                     task.cancel()
                 self._links -= {writer, ahead}
+                self._clients.discard(writer)
                 ahead.close()
         writer.close()
 
