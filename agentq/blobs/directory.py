@@ -7,25 +7,30 @@ that agentq makes is for its user alone.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from agentq.blobs.store import never_here
+from agentq.blobs.store import NeverHere
 
 _FILE = 0o660
 _FOLDER = 0o2770
 
 
 class Directory:
-    """A `BlobStore`."""
+    """A `Founded` `BlobStore`."""
 
     def __init__(self, root: Path) -> None:
-        """Take the folder; it is made when the first blob is written."""
+        """Take the folder; it is made when a cell begins."""
         self._root = root
         self.place = f"{root} (blobs.directory)"
+
+    def begin(self, cell: str) -> None:
+        """Make the cell's folder: where it is missing later, its disk is."""
+        self._make(self._root / cell)
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file beside its place, then rename it: whole or not there, and on the disk."""
@@ -35,7 +40,7 @@ class Directory:
                 # The same bytes: a retry, or a value that is passed on. Its writer may not be done.
                 _sync(path.parent)
                 return
-        self._make(path.parent)
+        self._make(path.parent, inside=self._of_cell(name))
         written = path.with_name(f".{uuid4().hex}")
         try:
             self._write(written, data)
@@ -54,19 +59,31 @@ class Directory:
                 view = view[file.write(view) :]
             os.fsync(file.fileno())
 
-    def _make(self, folder: Path) -> None:
-        """Make what is missing of the way to *folder*, each step on the disk before the next."""
+    def _of_cell(self, name: str) -> Path:
+        return self._root / Path(name).parts[0]
+
+    def _make(self, folder: Path, *, inside: Path | None = None) -> None:
+        """Make what is missing of the way to *folder*, each step on the disk before the next.
+
+        Raises:
+            NeverHere: *inside* itself is missing.
+        """
         missing = []
         while not folder.is_dir():
+            if folder == inside:
+                raise self._never_here(inside)
             missing.append(folder)
             folder = folder.parent
         for path in reversed(missing):
-            inside = path != self._root and path.is_relative_to(self._root)
+            ours = path != self._root and path.is_relative_to(self._root)
             with suppress(FileExistsError):
                 path.mkdir(0o700)
-                if inside:
+                if ours:
                     path.chmod(self._mode & _FOLDER)
                 _sync(path.parent)
+
+    def _never_here(self, folder: Path) -> NeverHere:
+        return NeverHere(f"mkdir -p {shlex.quote(str(folder))}")
 
     @property
     def _mode(self) -> int:
@@ -78,9 +95,9 @@ class Directory:
         try:
             return path.read_bytes()
         except FileNotFoundError:
-            if (self._root / Path(name).parts[0]).is_dir():
+            if (folder := self._of_cell(name)).is_dir():
                 raise
-            raise never_here() from None
+            raise self._never_here(folder) from None
 
     def folders(self, cell: str, *, before: str) -> Iterator[str]:
         """Yield the runs' folders of the days before *before*; empty days are removed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from agentq.blobs.store import never_here
+from agentq.blobs.store import NeverHere
 from agentq.errors import SettingsError
 from agentq.extras import pip_install
 
@@ -49,7 +49,7 @@ class ObjectStore:
             # A bucket that is not there answers the same.
             if self._inside(name.partition("/")[0]):
                 raise
-            raise never_here() from None
+            raise NeverHere from None
         except BaseError as error:
             raise _failed(error) from error
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from itertools import islice
-from typing import TypeVar
+from typing import Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from agentq.blobs.reference import Reference, day_of
-from agentq.blobs.store import BlobStore
+from agentq.blobs.store import BlobStore, Founded, NeverHere
 from agentq.clock import format_duration
 from agentq.errors import BlobAltered, BlobMissing, BlobsUnavailable, PayloadTooLarge
 
@@ -33,6 +33,22 @@ _NO_STORE = (
 )
 
 
+class Cell(Protocol):
+    """What the cell knows of its blobs as a whole; may ask the broker."""
+
+    def id(self) -> str:
+        """Return what tells the cell from all others, ever."""
+        ...
+
+    def begun(self) -> bool:
+        """Whether a blob was ever written."""
+        ...
+
+    def begin(self) -> None:
+        """Let it be known that one was."""
+        ...
+
+
 class Blobs:
     """The payloads of one cell; safe between threads, and in a forked child."""
 
@@ -40,7 +56,7 @@ class Blobs:
         self,
         *,
         store: BlobStore | None,
-        cell_id: Callable[[], str],
+        cell: Cell,
         max_payload: int,
         max_size: int,
         timeout: timedelta,
@@ -49,13 +65,14 @@ class Blobs:
 
         Args:
             store: None: what is too large is refused.
-            cell_id: what tells the cell from all others, ever; may ask the broker.
+            cell: whose they are.
             max_payload: bytes of what is kept in Redis, for the text of a refusal.
             max_size: most bytes of a blob.
             timeout: of one read or write.
         """
         self.store = store
-        self.cell_id = cell_id
+        self.cell = cell
+        self._begun = ""
         self._max_payload = max_payload
         self._max_size = max_size
         self._timeout = timeout
@@ -146,10 +163,25 @@ class Blobs:
 
     def _put(self, reference: str, data: bytes) -> None:
         store = self._kept()
+        cell = self.cell.id()
         try:
-            store.put(f"{self.cell_id()}/{reference}", data)
+            self._put_in(store, cell, reference, data)
         except OSError as error:
             raise BlobsUnavailable(f"{store.place} can not be written: {_said(error)}") from error
+        if self._begun != cell:
+            self.cell.begin()
+            self._begun = cell
+
+    def _put_in(self, store: BlobStore, cell: str, reference: str, data: bytes) -> None:
+        """Write; a place where nothing of the cell is takes the cell's first blob only."""
+        name = f"{cell}/{reference}"
+        try:
+            store.put(name, data)
+        except NeverHere:
+            if self.cell.begun():
+                raise
+            cast("Founded", store).begin(cell)  # who raises it can
+            store.put(name, data)
 
     def _get(self, reference: str) -> bytes:
         store = self._kept()
@@ -160,7 +192,7 @@ class Blobs:
         if wanted.size > self._max_size:
             raise BlobMissing(f"blob {reference} is larger than blobs.max_size, {self._max_size}")
         try:
-            data = store.get(f"{self.cell_id()}/{wanted}")
+            data = store.get(f"{self.cell.id()}/{wanted}")
         except FileNotFoundError as error:
             raise BlobMissing(f"blob {reference} is not in {store.place}") from error
         except OSError as error:

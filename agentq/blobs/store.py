@@ -51,10 +51,29 @@ class BlobStore(Protocol):
         ...
 
 
-def never_here() -> OSError:
-    """Return what `get` raises where there is nothing of the whole cell."""
-    text = "no blob of this cell was ever here: it must be the place that the others use"
-    return OSError(errno.ENODEV, text)
+class Founded(BlobStore, Protocol):
+    """One whose place can be missing without an error: a folder on which nothing is mounted.
+
+    Its `put` raises `NeverHere` where nothing was begun: else it would fill the mount point.
+    """
+
+    def begin(self, cell: str) -> None:
+        """Let blobs of *cell* be put from now on.
+
+        Raises:
+            OSError: they can not be.
+        """
+        ...
+
+
+class NeverHere(OSError):  # noqa: N818 -- named by situation, as in `errors`
+    """There is nothing of the whole cell at this place."""
+
+    def __init__(self, begun_by: str = "") -> None:
+        """Say so; *begun_by* is a command that makes it a place of the cell all the same."""
+        text = "no blob of this cell was ever here: it must be the place that the others use"
+        text += f"; to begin a new one: {begun_by}" if begun_by else ""
+        super().__init__(errno.ENODEV, text)
 
 
 def chosen(settings: Settings, *, default: Callable[[], Path]) -> BlobStore | None:

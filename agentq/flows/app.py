@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from celery.exceptions import Reject
 
@@ -26,6 +25,7 @@ from agentq.errors import (
     UnknownFlow,
 )
 from agentq.flows import fitting
+from agentq.flows.blob_cell import BlobCell
 from agentq.flows.blob_sweeper import BlobSweeper
 from agentq.flows.compiler import Compiler, Place
 from agentq.flows.flow import Flow
@@ -202,7 +202,7 @@ class AgentQ(App):
         settings = self.settings
         return Blobs(
             store=chosen(settings, default=self._blobs_folder),
-            cell_id=self._cell_id,
+            cell=BlobCell(app=self),
             max_payload=settings.broker.max_payload,
             max_size=settings.blobs.max_size,
             timeout=settings.blobs.timeout,
@@ -215,19 +215,6 @@ class AgentQ(App):
 
     def _blobs_folder(self) -> Path:
         return (self.settings.embedded.data_dir or default_data_dir()) / "blobs"
-
-    def _cell_id(self) -> str:
-        """Return what the cell's blobs are kept under: it is kept, and lost, with Redis' data.
-
-        Asked for each blob, which takes far longer: who remembered it would not share with others
-        behind a flush.
-        """
-        key = self.store.keys.blobs_id()
-        found: bytes | None = self.store.command("GET", key)
-        while found is None:
-            self.store.command("SET", key, uuid4().hex, "NX")
-            found = self.store.command("GET", key)
-        return found.decode()
 
     @cached_property
     def compiler(self) -> Compiler:

@@ -77,7 +77,7 @@ class BlobSweeper:
             return 0
         before_s = now_s - settings.blobs.orphan_age.total_seconds()
         died_before_ms = int((before_s - settings.dead.keep.total_seconds()) * 1000)
-        folders = store.folders(self._app.blobs.cell_id(), before=day_of(before_s))
+        folders = store.folders(self._app.blobs.cell.id(), before=day_of(before_s))
         dropped = 0
         while some := list(islice(folders, MOST)):
             for folder in self._gone(some, died_before_ms):
@@ -112,7 +112,7 @@ class BlobSweeper:
     def _run(self) -> None:
         try:
             # Early: what a failover may lose is what is new.
-            self._app.blobs.cell_id()
+            self._app.blobs.cell.id()
         except AgentQError as error:
             logger.debug("%s", error)
         # A fleet that starts together does not sweep together.

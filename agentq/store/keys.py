@@ -32,6 +32,7 @@ Key, type, what it holds, how long it lives::
     paused                    hash    pause -> since when, ms, "-" before it while it is lifted
                                       permanent, bounded
     aside:<pause>             list    messages that a pause stopped, packed; until it is lifted
+    blobs:begun               string  that one was written: its place is there now; permanent
     blobs:id                  string  tells this cell's blobs from all others'; permanent
     blobs:kept:<run>          string  when a letter of the run that refers to a blob died, ms
                                       until it is swept, ten years at most
@@ -72,7 +73,8 @@ REPLICATED = "replicated"
 
 PERMANENT = (
     "s:", "r:", "lanes", "workers", "reap:", "delayed", "runs", "due", "dead", "idle:",
-    "parked", "paused", "aside:", "blobs:id", "retries", "load:", "tenants", "ended", "tokens",
+    "parked", "paused", "aside:", "blobs:id", "blobs:begun", "retries", "load:", "tenants", "ended",
+    "tokens",
 )  # fmt: skip
 """What may stand without a time to live; a test walks all keys against this list."""
 
@@ -195,6 +197,10 @@ class Keys:
     def blobs_id(self) -> str:
         """Return what tells this cell's blobs from all others'."""
         return f"{self.prefix}blobs:id"
+
+    def blobs_begun(self) -> str:
+        """Return what tells that the cell has had a blob."""
+        return f"{self.prefix}blobs:begun"
 
     def blobs_kept(self, run_id: str) -> str:
         """Return when the last dead letter of a run that refers to a blob died."""

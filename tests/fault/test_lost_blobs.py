@@ -93,6 +93,24 @@ def test_a_worker_that_does_not_share_the_folder_parks_the_step_for_one_that_doe
     assert found.ledger.count("same") == 1
 
 
+def test_a_share_that_is_not_mounted_takes_nothing_into_its_mount_point(found: Running) -> None:
+    """By a producer, and by a worker that starts meanwhile: its step waits with its result."""
+    share = Path(found.variables[FOLDER])
+    kept = found.app.echo.submit(LARGE)
+    mounted = share.rename(share.with_name("mounted"))
+    share.mkdir()
+    with pytest.raises(BlobsUnavailable, match="no blob of this cell was ever here"):
+        found.app.echo.submit(LARGE)
+    worker = found.worker()
+    grows = found.app.sizes.submit([300_000])
+    wait_until(lambda: "wait for it in their slots" in worker.log(), "its step waits")
+    assert list(share.iterdir()) == []
+    share.rmdir()
+    mounted.rename(share)
+    assert grows.result(timeout=WAIT) == [300_000]
+    assert kept.result(timeout=WAIT) == LARGE
+
+
 def test_a_folder_that_can_not_be_written_is_an_error_of_the_submit(
     found: Running, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ from agentq.settings import load_settings
 from tests.support.ledger import Ledger
 from tests.support.running import running
 from tests.support.waiting import wait_until
+from tests.unit.blobs.test_payloads import CellOfTest
 
 URL = "s3://bucket/some/prefix"
 
@@ -62,7 +63,7 @@ def blobs(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Blobs:
 def made(url: str) -> Blobs:
     settings = load_settings(environ={}, overrides={"blobs.store": url})
     return Blobs(
-        store=chosen(settings, default=Path), cell_id=lambda: "cell", max_payload=100,
+        store=chosen(settings, default=Path), cell=CellOfTest(), max_payload=100,
         max_size=10 << 20, timeout=timedelta(seconds=10),
     )  # fmt: skip
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 
 import pytest
 
 from agentq.blobs.directory import Directory
+from agentq.blobs.store import NeverHere
 
 NAME = "cell/20261130/run/blob"
+
+
+def begun(root: Path) -> Directory:
+    store = Directory(root)
+    store.begin("cell")
+    return store
 
 
 def modes(root: Path) -> set[int]:
@@ -18,14 +26,14 @@ def modes(root: Path) -> set[int]:
 
 
 def test_what_is_put_is_got_and_lies_under_its_name(tmp_path: Path) -> None:
-    store = Directory(tmp_path / "new" / "root")
+    store = begun(tmp_path / "new" / "root")
     store.put(NAME, b"data")
     assert store.get(NAME) == b"data"
     assert [path.name for path in (tmp_path / "new/root/cell/20261130/run").iterdir()] == ["blob"]
 
 
 def test_put_again_it_is_the_same_file(tmp_path: Path) -> None:
-    store = Directory(tmp_path)
+    store = begun(tmp_path)
     store.put(NAME, b"data")
     before = (tmp_path / NAME).stat()
     store.put(NAME, b"data")
@@ -33,7 +41,7 @@ def test_put_again_it_is_the_same_file(tmp_path: Path) -> None:
 
 
 def test_one_that_was_cut_is_put_anew(tmp_path: Path) -> None:
-    store = Directory(tmp_path)
+    store = begun(tmp_path)
     store.put(NAME, b"data")
     (tmp_path / NAME).write_bytes(b"da")
     store.put(NAME, b"data")
@@ -41,7 +49,7 @@ def test_one_that_was_cut_is_put_anew(tmp_path: Path) -> None:
 
 
 def test_a_reader_sees_all_of_it_or_nothing(tmp_path: Path) -> None:
-    store, data, seen = Directory(tmp_path), b"x" * (8 << 20), set[int]()
+    store, data, seen = begun(tmp_path), b"x" * (8 << 20), set[int]()
     store.put("cell/20261130/run/other", b"")
     done = threading.Event()
 
@@ -63,7 +71,7 @@ def test_a_reader_sees_all_of_it_or_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_its_own_making_is_for_its_user_alone(tmp_path: Path) -> None:
-    Directory(tmp_path / "root").put(NAME, b"data")
+    begun(tmp_path / "root").put(NAME, b"data")
     assert (tmp_path / "root").stat().st_mode & 0o7777 == 0o700
     assert modes(tmp_path / "root") == {0o700, 0o600}
 
@@ -71,7 +79,7 @@ def test_a_folder_of_its_own_making_is_for_its_user_alone(tmp_path: Path) -> Non
 def test_in_a_folder_that_a_group_shares_the_group_reads_and_writes(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root").chmod(0o2775)
-    Directory(tmp_path / "root").put(NAME, b"data")
+    begun(tmp_path / "root").put(NAME, b"data")
     assert modes(tmp_path / "root") == {0o2770, 0o660}
 
 
@@ -82,7 +90,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", full)
     (tmp_path / "cell/20261130/run").mkdir(parents=True)
     with pytest.raises(OSError, match="No space left"):
-        Directory(tmp_path).put(NAME, b"data")
+        begun(tmp_path).put(NAME, b"data")
     assert list((tmp_path / "cell/20261130/run").iterdir()) == []
 
 
@@ -90,18 +98,28 @@ def test_a_missing_blob_is_told_from_a_folder_that_never_had_one_of_the_cell(
     tmp_path: Path,
 ) -> None:
     store = Directory(tmp_path)
-    with pytest.raises(OSError, match="must be the place that the others use") as never:
+    with pytest.raises(NeverHere, match="must be the place that the others use"):
         store.get(NAME)
-    assert not isinstance(never.value, FileNotFoundError)
-    store.put("cell/20261130/run/other", b"data")
+    store.begin("cell")
     with pytest.raises(FileNotFoundError):
         store.get(NAME)
 
 
+def test_nothing_is_put_where_the_cell_was_never_begun(tmp_path: Path) -> None:
+    store = Directory(tmp_path / "mount point")
+    told = f"begin a new one: mkdir -p '{tmp_path}/mount point/cell'"
+    for _ in range(2):
+        with pytest.raises(NeverHere, match=re.escape(told)):
+            store.put(NAME, b"data")
+        assert list(tmp_path.rglob("*")) in ([], [tmp_path / "mount point"])
+        (tmp_path / "mount point").mkdir(exist_ok=True)
+
+
 def test_runs_of_days_before_are_listed_and_dropped_with_all_they_have(tmp_path: Path) -> None:
-    store = Directory(tmp_path)
+    store = begun(tmp_path)
     for name in ("20261128/a/1", "20261128/a/2", "20261129/b/1", "20261130/c/1"):
         store.put(f"cell/{name}", b"data")
+    store.begin("other")
     store.put("other/20261128/d/1", b"data")
     store.put("cell/.snapshot/e/1", b"data")
     assert sorted(store.folders("cell", before="20261130")) == [

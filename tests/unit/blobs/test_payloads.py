@@ -57,9 +57,24 @@ class Memory:
         raise NotImplementedError
 
 
+class CellOfTest:
+    """A cell; `begun_` is what its broker keeps."""
+
+    begun_ = False
+
+    def id(self) -> str:
+        return "cell"
+
+    def begun(self) -> bool:
+        return self.begun_
+
+    def begin(self) -> None:
+        self.begun_ = True
+
+
 def blobs(store: BlobStore | None, *, max_size: int = 1000, timeout: timedelta = LIMIT) -> Blobs:
     return Blobs(
-        store=store, cell_id=lambda: "cell", max_payload=100, max_size=max_size, timeout=timeout
+        store=store, cell=CellOfTest(), max_payload=100, max_size=max_size, timeout=timeout
     )
 
 
