@@ -2,7 +2,7 @@
 
 A store may hang (a share whose server is gone): calls run in a few threads of their own, and who
 waits for one waits for `blobs.timeout` at most. So an event loop never blocks, a producer is never
-stuck, and a fan-in of a thousand large outcomes reads a few at a time.
+stuck, each process can end, and a fan-in of a thousand large outcomes reads a few at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import timedelta
 from itertools import islice
 from typing import Protocol, TypeVar, cast
@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from agentq.blobs.reference import Reference, day_of
 from agentq.blobs.store import BlobStore, Founded, NeverHere
+from agentq.blobs.threads import Threads
 from agentq.clock import format_duration
 from agentq.errors import BlobAltered, BlobMissing, BlobsUnavailable, PayloadTooLarge
 
@@ -76,7 +77,7 @@ class Blobs:
         self._max_payload = max_payload
         self._max_size = max_size
         self._timeout = timeout
-        self._threads: tuple[int, ThreadPoolExecutor] | None = None
+        self._threads: tuple[int, Threads] | None = None
         self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()
         )
@@ -157,9 +158,8 @@ class Blobs:
 
     def _start(self, function: Callable[..., T], *args: object) -> Future[T]:
         if self._threads is None or self._threads[0] != os.getpid():
-            pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="agentq-blobs")
-            self._threads = (os.getpid(), pool)
-        return self._threads[1].submit(function, *args)
+            self._threads = (os.getpid(), Threads(count=AT_ONCE))
+        return self._threads[1].start(function, *args)
 
     def _put(self, reference: str, data: bytes) -> None:
         store = self._kept()

@@ -16,6 +16,7 @@ from agentq.errors import BlobsUnavailable, DeadlineExceeded, RunFailed
 from agentq.ops.dead import Wanted, letters
 from agentq.ops.status import Worker, read_status
 from tests.integration.test_blobs import FOLDER, LARGE, WAIT, blobs_of, swept
+from tests.support.hanging_store import hangs
 from tests.support.ledger import Ledger
 from tests.support.running import Running, running
 from tests.support.waiting import wait_until
@@ -235,6 +236,42 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_behind(
             path.unlink()
         assert run.result(timeout=WAIT) == 400_000
         assert ledger.count("grow") == 1
+
+
+LEFT = """
+from agentq.errors import BlobsUnavailable
+from tests.support.apps.large import echo
+
+try:
+    echo.submit("x" * 300_000)
+except BlobsUnavailable as error:
+    print(error)
+"""
+
+
+def test_a_store_that_hangs_keeps_neither_a_producer_nor_a_worker_told_twice_from_ending(
+    url: str, ledger: Ledger
+) -> None:
+    settings = {"BLOBS__STORE": "tests.support.hanging_store:Hanging", "BLOBS__TIMEOUT": "500ms"}
+    settings |= {"WORKER__DRAIN_TIMEOUT": "1m", "WORKER__LEASE": "1s"}
+    with running("tests.support.apps.large", url, ledger, **settings) as found:
+        hanging = hangs(Path(found.variables[FOLDER]))
+        hanging.touch()
+        worker = found.worker()
+        run = found.app.growing.submit(300_000)
+        wait_until(lambda: "wait for it in their slots" in worker.log(), "the step's end waits")
+        worker.send(signal.SIGTERM)
+        wait_until(lambda: "draining" in worker.log(), "it lets the step end")
+        worker.send(signal.SIGTERM)
+        assert worker.wait_ended(timeout=10) == 0
+        producer = subprocess.run(
+            [sys.executable, "-c", LEFT], cwd=ROOT, env=os.environ | found.variables, check=True,
+            capture_output=True, text=True, timeout=10,
+        )  # fmt: skip
+        assert "did not answer within 500ms" in producer.stdout
+        hanging.unlink()
+        worker.start()
+        assert run.result(timeout=WAIT) == 300_000
 
 
 KILLED = """
