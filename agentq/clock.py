@@ -17,19 +17,25 @@ def parse_duration(value: DurationLike) -> timedelta:
 
     Raises:
         ValueError: for anything that is not a number, ``"<number><ms|s|m|h|d>"`` or a timedelta,
-            and for negative durations.
+            and for durations that are negative or longer than a timedelta can be.
     """
-    if isinstance(value, timedelta):
-        duration = value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        duration = timedelta(seconds=value)
-    elif isinstance(value, str) and (match := _DURATION.fullmatch(value)):
-        duration = timedelta(seconds=float(match[1]) * _UNITS[match[2]])
-    else:
-        raise ValueError(f"{value!r} is not a duration: write 250ms, 30s, 2m, 1h or 7d")
+    try:
+        duration = _read(value)
+    except OverflowError:
+        raise ValueError(f"{value!r} is longer than any duration can be") from None
     if duration < timedelta(0):
         raise ValueError(f"{value!r} is negative")
     return duration
+
+
+def _read(value: DurationLike) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return timedelta(seconds=value)
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value)):
+        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    raise ValueError(f"{value!r} is not a duration: write 250ms, 30s, 2m, 1h or 7d")
 
 
 def format_duration(value: timedelta) -> str:

@@ -19,11 +19,14 @@ from kombu.common import Broadcast
 
 from agentq.broker import envelope, outbox, routing, serializer
 from agentq.broker.publisher import Publisher, dedupe_id, due_ms
+from agentq.errors import InvalidOption
 from agentq.store.effects import Message
 
 _OURS = (None, serializer.NAME, "json")
-_COUNTDOWN = 4
-"""Its place among the positional arguments of `as_task_v2`."""
+_COUNTDOWN, _EXPIRES = 4, 8
+"""Their places among the positional arguments of `as_task_v2`."""
+_FARTHEST_S = 100 * 365 * 86_400
+"""What is due or over later than in a hundred years is a mistake; dates end with the year 9999."""
 
 
 class AMQP(CeleryAMQP):  # type: ignore[misc]
@@ -33,11 +36,15 @@ class AMQP(CeleryAMQP):  # type: ignore[misc]
         """Build the message; nobody pays for a repr that nobody reads (the worker makes it).
 
         A countdown stays relative, so that Redis' clock decides and not the producer's.
+
+        Raises:
+            InvalidOption: a countdown or expires of seconds that lie beyond a hundred years.
         """
+        countdown = _seconds("countdown", _COUNTDOWN, args, options)
+        _seconds("expires", _EXPIRES, args, options)
         options["argsrepr"] = options.get("argsrepr") or ""
         options["kwargsrepr"] = options.get("kwargsrepr") or ""
         message: task_message = super().as_task_v2(*args, **options)
-        countdown = args[_COUNTDOWN] if len(args) > _COUNTDOWN else options.get("countdown")
         ours: dict[str, Any] = {}
         if countdown and countdown > 0:
             ours["after"] = int(countdown * 1000)
@@ -147,3 +154,11 @@ class AMQP(CeleryAMQP):  # type: ignore[misc]
         signal.send(
             sender=name, body=body, exchange="", routing_key=queue.name, headers=headers, **extra
         )
+
+
+def _seconds(option: str, place: int, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Return what is given as *option*; where it is a number, one that a date can be made of."""
+    value = args[place] if len(args) > place else options.get(option)
+    if isinstance(value, int | float) and not -_FARTHEST_S <= value <= _FARTHEST_S:
+        raise InvalidOption(f"{option}={value!r} is not in seconds from now, within 100 years")
+    return value

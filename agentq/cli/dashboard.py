@@ -6,14 +6,17 @@ from typing import Annotated
 
 import typer
 
-from agentq.cli.options import Announce, App, Parent
+from agentq.cli.options import LAST_PORT, Announce, App, Parent
 
 
 def dashboard(
     app: App = None,
     host: Annotated[str | None, typer.Option("--host", help="Default: dashboard.host.")] = None,
     port: Annotated[
-        int | None, typer.Option("--port", help="Default: dashboard.port; 0 takes any free one.")
+        int | None,
+        typer.Option(
+            "--port", min=0, max=LAST_PORT, help="Default: dashboard.port; 0 takes any free one."
+        ),
     ] = None,
     control: Annotated[
         bool, typer.Option("--control", help="Let pages give orders to workers; needs a login.")

@@ -6,14 +6,17 @@ from typing import Annotated
 
 import typer
 
-from agentq.cli.options import Announce, App, Parent
+from agentq.cli.options import LAST_PORT, Announce, App, Parent
 
 
 def metrics(
     app: App = None,
     host: Annotated[str | None, typer.Option("--host", help="Default: metrics.host.")] = None,
     port: Annotated[
-        int | None, typer.Option("--port", help="Default: metrics.port; 0 takes any free one.")
+        int | None,
+        typer.Option(
+            "--port", min=0, max=LAST_PORT, help="Default: metrics.port; 0 takes any free one."
+        ),
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Print them and end, for a text file collector.")

@@ -21,6 +21,8 @@ Parent = Annotated[int, typer.Option("--parent", hidden=True)]
 Announce = Annotated[int, typer.Option("--announce", hidden=True)]
 
 
+LAST_PORT = 65_535
+
 _SIZES = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 

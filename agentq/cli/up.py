@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agentq.cli.options import App, size
+from agentq.cli.options import LAST_PORT, App, size
 
 
 def up(
@@ -23,7 +23,12 @@ def up(
     ] = True,
     port: Annotated[
         int | None,
-        typer.Option("--port", help="Flower's. Default: dashboard.port; 0 takes any free one."),
+        typer.Option(
+            "--port",
+            min=0,
+            max=LAST_PORT,
+            help="Flower's. Default: dashboard.port; 0 takes any free one.",
+        ),
     ] = None,
     cpus: Annotated[
         float | None,

@@ -19,7 +19,7 @@ from agentq.errors import InvalidArgument, NotReplicated, QueueFull
 from agentq.flows.graph import Graph, StepNode
 from agentq.flows.pressure import Patience, batch_size
 from agentq.runs.handle import RunHandle
-from agentq.runs.options import duration_of
+from agentq.runs.options import duration_of, text_of
 from agentq.runs.record import run_id_of
 from agentq.store import calls, effects
 from agentq.store.calls import Accepted, Admission, Call, Duplicate, Full, NewRun
@@ -220,6 +220,9 @@ class Flow:
         settings = app.settings
         if key == "":  # a variable that is not set would make one run of all
             raise InvalidArgument("key='' would be one run for all: give each its key, or None")
+        for option, given in (("key", key), ("tenant", tenant)):
+            if given is not None:
+                text_of(option, given)
         run = run_id_of(self.name, key, tenant) if key is not None else uuid4().hex
         body = app.steps[self.graph.first.step].encode_argument(argument)
         blobs: dict[str, bytes] = {}

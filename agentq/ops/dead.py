@@ -6,6 +6,7 @@ interrupted just does it again: what was done is gone from the letters, and coun
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from agentq.store import calls
 from agentq.store.client import Store
 from agentq.store.keys import Keys
 
+_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")  # two numbers of 64 bits
 AT_ONCE = 100
 """Letters read, replayed or dropped by one call."""
 
@@ -242,8 +244,7 @@ def _answered(
 
 
 def _is_id(text: str) -> bool:
-    ms, dash, number = text.partition("-")
-    return bool(dash) and ms.isdecimal() and number.isdecimal()
+    return bool(_ID.fullmatch(text)) and all(int(part) < 1 << 64 for part in text.split("-"))
 
 
 def _start(store: Store, since: timedelta | None) -> bytes:

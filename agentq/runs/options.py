@@ -1,4 +1,4 @@
-"""Options of a call that are durations, refused by name."""
+"""Options of a call that are nothing they may be, refused by name."""
 
 from __future__ import annotations
 
@@ -16,5 +16,20 @@ def duration_of(option: str, value: DurationLike) -> timedelta:
     """
     try:
         return parse_duration(value)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise InvalidOption(f"{option}: {error}") from error
+
+
+def text_of(option: str, value: object) -> str:
+    """Return *value*, given as *option*.
+
+    Raises:
+        InvalidOption: it is no text, or one with half a character (a lone surrogate).
+    """
+    if not isinstance(value, str):
+        raise InvalidOption(f"{option}: {value!r} is not a str")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidOption(f"{option}: {value!r} can not be written in UTF-8") from error
+    return value

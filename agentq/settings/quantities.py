@@ -24,10 +24,7 @@ _BLOB_STORE = re.compile(rf"directory|none|[a-z0-9]+://\S+|{_APP.pattern}")
 
 
 def _duration(value: Any) -> timedelta:
-    try:
-        duration = parse_duration(value)
-    except OverflowError:
-        raise ValueError(f"{value!r} is longer than any duration can be") from None
+    duration = parse_duration(value)
     if duration % _MILLISECOND:
         raise ValueError(f"{value!r} is finer than a millisecond")
     return duration

@@ -202,7 +202,14 @@ def test_many_letters_are_replayed_and_dropped_exactly(cell: Cell) -> None:
 
 
 def test_a_letter_that_is_not_there_is_named(cell: Cell) -> None:
-    for id_ in ("5-5", "nonsense"):
+    for id_ in (
+        "5-5",
+        "nonsense",
+        f"{1 << 64}-1",
+        "9" * 5000 + "-1",
+        "\N{SUPERSCRIPT TWO}-1",
+        "٣-1",
+    ):
         with pytest.raises(LetterNotFound, match=id_):
             letter(cell.store, id_)
         assert replay(cell.store, [id_]).refused == {id_: "it was replayed or dropped before"}

@@ -123,3 +123,21 @@ def test_a_folder_that_is_not_there_is_refused_before_anything_starts(user: Home
     done = user.run("demo", "--once", "--docs", "/nowhere")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "agentq: --docs /nowhere: there is no such folder\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "arguments"),
+    [
+        ("--port", ("metrics", "--port", "99999999")),
+        ("--port", ("dashboard", "--port", "-1")),
+        ("--deadline", ("submit", "research", "{}", "--deadline", "99999999999d")),
+        ("--since", ("dead", "list", "--since", "99999999999d")),
+    ],
+)
+def test_a_number_that_is_too_large_is_wrong_usage_of_its_option(
+    user: Home, option: str, arguments: tuple[str, ...]
+) -> None:
+    done = user.run(*arguments, env={"AGENTQ_BROKER__URL": "agentq://127.0.0.1:1/0"})
+    assert done.returncode == 2
+    assert option in done.stderr
+    assert "Traceback" not in done.stderr

@@ -65,8 +65,32 @@ def test_so_is_a_timeout_of_a_result(aq: AgentQ) -> None:
 
 
 def test_a_duration_that_no_clock_reaches_is_refused_as_well(flow: Flow) -> None:
-    with pytest.raises(InvalidOption, match=r"^deadline: "):
-        flow.submit(1, deadline=float("inf"))
+    for far in (float("inf"), "99999999999d"):
+        with pytest.raises(InvalidOption, match=f"^deadline: {far!r} is longer than any"):
+            flow.submit(1, deadline=far)
+
+
+@pytest.mark.parametrize("option", ["key", "tenant"])
+@pytest.mark.parametrize(
+    ("given", "said"), [(5, "5 is not a str"), ("\ud800", "can not be written in UTF-8")]
+)
+def test_what_is_no_text_is_refused_by_its_options_name(
+    flow: Flow, option: str, given: Any, said: str
+) -> None:
+    with pytest.raises(InvalidOption, match=f"^{option}: .*{said}$"):
+        flow.submit(1, **{option: given})
+
+
+@pytest.mark.parametrize("option", ["countdown", "expires"])
+@pytest.mark.parametrize("given", [1e18, -1e18, float("inf"), float("nan")])
+def test_seconds_that_no_date_can_be_made_of_are_refused(
+    aq: AgentQ, option: str, given: float
+) -> None:
+    task = aq.celery.task(double)
+    with pytest.raises(
+        InvalidOption, match=f"^{option}={given!r} is not in seconds".replace("+", ".")
+    ):
+        task.apply_async((1,), **{option: given})
 
 
 @pytest.mark.parametrize("budget", ["1GB", 0, 1.5, True])
