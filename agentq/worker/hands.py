@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CANCELLED_KEPT = 1000
-"""Ids of cancelled runs that are remembered: the word may come before the step it is about."""
+"""Ids of cancelled runs that are remembered for a while: the word may overtake a step of it."""
 
 AGAIN_MS = 1000
 """How long one waits whose step could not be begun because the broker did not answer."""
@@ -64,7 +65,11 @@ class Hands:
         self.has_threads = any(map(_needs_thread, parts.app.celery.tasks.values()))
         self._parking = Parking()
         self._terminated: set[bytes] = set()
-        self._cancelled_runs: OrderedDict[str, None] = OrderedDict()
+        self._cancelled_runs: OrderedDict[str, float] = OrderedDict()
+        """Until when what a fetch brings of each is of the run that was cancelled, monotonic."""
+        # The pump takes no answer older than a lease. After `keep` a run of the same id may begin.
+        settings = parts.app.settings
+        self._cancelled_for = min(settings.worker.lease, settings.runs.keep / 2).total_seconds()
         self._leaving = False
 
     def __len__(self) -> int:
@@ -124,7 +129,7 @@ class Hands:
                 self._complete([self._parked(verdict)], verdict.lacking)
 
     def _take_delivery(self, delivery: Delivery, entry: list[Any]) -> None:
-        if delivery.run in self._cancelled_runs:
+        if self._was_cancelled(delivery.run):
             self._complete(self._cancelled(delivery), delivery.id)
         elif not self._is_suspect(delivery):
             self._begin(delivery)
@@ -133,6 +138,10 @@ class Hands:
         else:  # another worker may have a place for it
             self._complete([self._again(delivery)], delivery.id)
 
+    def _was_cancelled(self, run: str) -> bool:
+        """Whether the fetch may be older than the word that its run is cancelled."""
+        return self._cancelled_runs.get(run, 0.0) > time.monotonic()
+
     def _is_suspect(self, delivery: Delivery) -> bool:
         # At the limit it is not run any more, only ended.
         runs = delivery.attempts < self._limit
@@ -140,7 +149,8 @@ class Hands:
 
     def cancel_run(self, run: str) -> None:
         """Cancel what runs of a cancelled run, and what a fetch under way still brings of it."""
-        self._cancelled_runs[run] = None
+        self._cancelled_runs[run] = time.monotonic() + self._cancelled_for
+        self._cancelled_runs.move_to_end(run)
         while len(self._cancelled_runs) > CANCELLED_KEPT:
             self._cancelled_runs.popitem(last=False)
         for key in list(self._runs.get(run, ())):
