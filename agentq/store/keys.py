@@ -24,8 +24,8 @@ Key, type, what it holds, how long it lives::
     delayed                   zset    delivery -> due ms; permanent, bounded
     delayed:m                 hash    delivery -> packed message; permanent, bounded
     delayed:r:<run>           set     deliveries of a run that are delayed; until they are due
-    ended                     set     runs that ended while something of theirs was delayed
-                                      permanent, until it is dropped
+    ended                     set     runs that ended and left delayed work or fan-ins
+                                      permanent, until that is dropped
     parked                    hash    what no worker has the code of -> how many are delayed for it
                                       permanent, bounded
     parked:t                  hash    the same -> since when, ms; permanent, bounded
@@ -47,6 +47,7 @@ Key, type, what it holds, how long it lives::
     id:<id>                   string  this id was enqueued; broker.dedupe_ttl
     run:<run>                 hash    state, flow, deadline, result; runs.keep
     run:<run>:ev              stream  the run's events; runs.keep
+    run:<run>:joins           set     its fan-ins; until they are forgotten, runs.join_ttl
     runs                      zset    run -> when submitted; permanent, trimmed
     due                       zset    unfinished run -> deadline ms; permanent, bounded
     join:<join>               hash    members left, width, body to enqueue; runs.join_ttl

@@ -53,6 +53,7 @@ SHARED = (
     "_waiting",
     "_admission",
     "_run_budget",
+    "_ended",
 )
 """In this order: a Lua function sees only what stands before it."""
 

@@ -104,7 +104,7 @@ def test_nothing_is_left_of_work_that_ended(used: Cell) -> None:
         if name_of(used, key).startswith(("s:", "r:"))
     }
     assert lengths == {"s:p:high": 0, "s:p:normal": 0}
-    kinds = ("join:j", "open:", "group:", "delayed", "due", "wake:", "worker")
+    kinds = ("join:", "open:", "group:", "delayed", "ended", "due", "wake:", "worker")
     assert {
         name_of(used, key) for key in used.all_keys() if name_of(used, key).startswith(kinds)
     } == set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentq.store import effects
+from agentq.store import calls, effects
 from agentq.store.effects import Effect, Message
 from tests.support.cell import Cell, message
 
@@ -172,3 +172,68 @@ def test_of_a_run_that_is_over_before_its_fan_ins_body_the_outcomes_are_not_kept
     cell.cancel(run)
     assert cell.complete(last, run=run) == "ended"
     assert joins_left(cell) == set()
+
+
+def under(run: str, join: str, width: int, *, at_once: int = 1) -> Effect:
+    """A fan-in of *run* whose members are named for it."""
+    members = [message(f"{join}.{i}", join=f"{join}|{i}", run=run) for i in range(width)]
+    body = message(f"{join}.body", run=run)
+    return effects.join(
+        join, width=width, at_once=at_once, ttl_ms=60_000, run=run, body=[body], members=members
+    )
+
+
+def of_run(cell: Cell, run: str) -> set[str]:
+    """What there is of a run beside its record and events."""
+    kept = {cell.keys.run(run), cell.keys.events(run)}
+    return {key for key in cell.all_keys() if run in key} - kept
+
+
+def test_fan_ins_whose_members_fanned_out_themselves_end_with_their_run(cell: Cell) -> None:
+    cell.enqueue(under("r3", "r3:1", 9), run="r3")
+    [outer] = cell.fetch(WORKER)
+    assert cell.complete(outer, under("r3", "r3:1:0", 9), run="r3") == "ok"
+    [inner] = cell.fetch(WORKER)
+    cell.cancel("r3")
+    assert len(joins_left(cell)) == 4  # both, and their members beyond `at_once`
+    cell.promote()
+    assert of_run(cell, "r3") == set()
+    assert cell.complete(inner, effects.part("r3:1:0", 0, b"1"), run="r3") == "ended"
+    cell.promote()
+    assert not cell.redis("EXISTS", f"{cell.prefix}ended")
+
+
+def test_a_fan_in_whose_members_became_letters_ends_with_its_run(cell: Cell) -> None:
+    cell.enqueue(under("r4", "r4:1", 9, at_once=2), run="r4")
+    purge = calls.purge(
+        cell.prefix, "s:p:normal", "", 100, reason="purged", fitting=calls.Fitting()
+    )
+    assert cell.store.call(purge)[1] == 2
+    cell.pass_deadline("r4")
+    cell.promote()
+    assert cell.run_state("r4") == "expired"
+    assert of_run(cell, "r4") == set()
+
+
+def test_many_fan_ins_of_a_run_are_dropped_in_pieces(cell: Cell) -> None:
+    cell.enqueue(*(under("r5", f"r5:{i}", 2) for i in range(250)), run="r5")
+    cell.cancel("r5")
+    left = []
+    while cell.promote(most=200)[0] == 200:
+        left.append(len(joins_left(cell)) // 2)
+    assert left == [150, 50]
+    assert of_run(cell, "r5") == set()
+
+
+def test_a_run_that_forgot_its_fan_ins_leaves_nothing_to_be_dropped(cell: Cell) -> None:
+    cell.enqueue(under("r6", "r6:1", 1), run="r6")
+    [member] = cell.fetch(WORKER)
+    joins = f"{cell.keys.run('r6')}:joins"
+    assert cell.redis("SMEMBERS", joins) == {b"r6:1"}
+    assert 0 < cell.redis("PTTL", joins) <= 60_000
+    cell.complete(member, effects.part("r6:1", 0, b"1"), run="r6")
+    [body] = cell.fetch(WORKER)
+    end = effects.end("r6", "done", b"1", 60_000)
+    assert cell.complete(body, effects.forget("r6:1"), end, run="r6") == "ok"
+    assert of_run(cell, "r6") == set()
+    assert not cell.redis("EXISTS", f"{cell.prefix}ended")

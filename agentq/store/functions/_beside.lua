@@ -6,8 +6,7 @@
 --
 -- Delayed messages are in the hash `delayed:m` by "<id>#<retries>", their due times in the zset
 -- `delayed`; that of a retry that is due and has no token, in `retries:<pool>` (`_retries`). The set
--- `delayed:r:<run>` names those of a run: what is left of it when it ends is dropped by `promote`,
--- which finds the run in the set `ended`. A run takes no room of those that go on.
+-- `delayed:r:<run>` names those of a run, whose rest is dropped when it ends (`_ended`).
 --
 -- Admission must know of them, so they are counted in `load:<pool>`, messages and packed bytes of a lane:
 --   d:<lane>, db:<lane>   what a producer delayed

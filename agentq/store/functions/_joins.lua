@@ -60,6 +60,8 @@ end
 -- Drops a fan-in that nobody waits for any more.
 local function forget(P, join)
   local key = P .. 'join:' .. join
+  local run = redis.call('HGET', key, 'run')
+  if run and run ~= '' then redis.call('SREM', P .. 'run:' .. run .. ':joins', join) end
   redis.call('UNLINK', key, key .. ':res', key .. ':wait')
 end
 
@@ -91,6 +93,10 @@ local function open_join(P, argv, i, now, woken, fits)
     redis.call('HSET', key, 'width', width, 'more', 0, 'done', 0, 'run', run, 'state', 'open',
       'body', cmsgpack.pack(packed))
     redis.call('PEXPIRE', key, ttl)
+    if run ~= '' then -- by which they are found when it ends, see `_ended`
+      redis.call('SADD', P .. 'run:' .. run .. ':joins', join)
+      redis.call('PEXPIRE', P .. 'run:' .. run .. ':joins', ttl)
+    end
   end
   local waiting = key .. ':wait'
   if group then

@@ -26,7 +26,7 @@ local function end_run(P, run, state, data, keep, now, kind, last, record)
   end
   redis.call('HSET', key, 'state', state, 'ended', now, 'result', data)
   if record[2] ~= '0' then redis.call('ZREM', P .. 'due', run) end
-  if redis.call('EXISTS', P .. 'delayed:r:' .. run) == 1 then redis.call('SADD', P .. 'ended', run) end
+  if redis.call('EXISTS', P .. 'delayed:r:' .. run, key .. ':joins') > 0 then redis.call('SADD', P .. 'ended', run) end
   if kind then
     redis.call('XADD', key .. ':ev', '*', 'e', kind, 'd', last, 'x', '"' .. state .. '"')
   else

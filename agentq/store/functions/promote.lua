@@ -1,4 +1,4 @@
--- Ends runs behind their deadline and drops what is delayed of runs that have ended; moves delayed
+-- Ends runs behind their deadline and drops what is left of runs that have ended; moves delayed
 -- messages that are due into their queues, retries among them as far as there are tokens; goes on with
 -- pauses whose lifting was left undone; drops dead letters that are too old, many or large.
 -- KEYS[1]  prefix
@@ -10,8 +10,7 @@
 -- ARGV[6]  number    most dead letters                 ARGV[7]  bytes     most of them together
 -- Returns  {messages moved or, where there may be more, `most`, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message, 3 us to let a retry wait for its
--- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes.
-local SLICE = 50 -- messages whose names are read at once
+-- token, 10 us to drop what an ended run left; a call ends behind PIECE bytes.
 local DROPPED = 100 -- at most, by one call
 
 local function put_into_queues(P, found, s, woken)
@@ -71,24 +70,15 @@ local function start_retries(P, s, now, woken)
   end
 end
 
--- Drops what is delayed of runs that have ended, and their fan-ins, as a worker would that fetched it.
--- Half of the bytes are left for what is due. Returns whether there may be more.
+-- Drops what is left of runs that have ended. Half of the bytes are left for what is due. Returns
+-- whether there may be more.
 local function drop_ended(P, s)
   local dropped = 0
   while dropped < DROPPED and s.bytes < PIECE / 2 do
     local run = redis.call('SRANDMEMBER', P .. 'ended')
     if not run then return false end
-    local key = P .. 'delayed:r:' .. run
-    local members = redis.call('SRANDMEMBER', key, math.min(SLICE, DROPPED - dropped))
-    local found, done, size = undelay(P, members, PIECE / 2 - s.bytes)
-    for _, one in ipairs(found) do
-      for _, join in ipairs(joins_of(run, one[1])) do forget(P, join) end
-    end
-    if done > 0 then
-      redis.call('SREM', key, unpack(members, 1, done)) -- what is there no more too
-    else
-      redis.call('SREM', P .. 'ended', run)
-    end
+    local done, size = drop_left(P, run, DROPPED - dropped, PIECE / 2 - s.bytes)
+    if done == 0 then redis.call('SREM', P .. 'ended', run) end
     dropped, s.bytes = dropped + math.max(1, done), s.bytes + size
   end
   return true

@@ -207,6 +207,7 @@ class Machine(RuleBasedStateMachine):
         for one in Census(self.cell).delayed:
             if not self.paper.is_on(one.run):
                 self.paper.notes[one.id].place = Place.DONE
+        self.paper.drop_fan_ins()
         for name in [name for name, ending in self.paper.pauses.items() if ending]:
             del self.paper.pauses[name]
         return self.cell.promote(retries=BUDGET)

@@ -69,6 +69,8 @@ class Join:
     body: Note
     behind: list[str]
     outcomes: set[str] = field(default_factory=set)
+    dropped: bool = False
+    """Whether it was forgotten with its run."""
 
 
 @dataclass
@@ -167,12 +169,20 @@ class Paper:
         """Count a member's outcome: each once; the last one lets the body wait for a worker."""
         name, _, index = note.message.join.rpartition("|")
         join = self.joins[name]
-        if index in join.outcomes or len(join.outcomes) == join.width:
+        if join.dropped or index in join.outcomes or len(join.outcomes) == join.width:
             return
         join.outcomes.add(index)
         if join.behind:
             self.notes[join.behind.pop(0)].place = Place.WAITS
         self.settle(join)
+
+    def drop_fan_ins(self) -> None:
+        """Forget those of runs that have ended, with the members that wait for a place."""
+        for join in self.joins.values():
+            if not self.is_on(join.run):
+                for id_ in join.behind:
+                    self.notes[id_].place = Place.DONE
+                join.behind, join.dropped = [], True
 
     def settle(self, join: Join) -> None:
         if len(join.outcomes) == join.width:
