@@ -62,6 +62,7 @@ _FULL = {
     "delayed": "pool {pool} holds {depth} of at most {limit} delayed messages",
     "delayed bytes": "pool {pool} holds {depth} of at most {limit} bytes of delayed messages",
     "tenant": "the tenant has {depth} of at most {limit} unfinished runs",
+    "left": "{depth} messages and fan-ins of this key's last run are still to be dropped",
     "memory": "the broker uses {depth} of the {limit} bytes (80 % of its maxmemory) up to which it "
     "accepts new work",
 }
@@ -71,6 +72,7 @@ _RAISE = {
     "delayed": "broker.max_length",
     "delayed bytes": "broker.max_bytes",
     "tenant": "broker.max_per_tenant",
+    "left": "runs.keep",
     "memory": "the server's maxmemory",
 }
 
@@ -83,8 +85,8 @@ class QueueFull(AgentQError):
     ) -> None:
         """Keep what a caller needs to come back: `retry_after` is measured, not guessed.
 
-        *reason*: which limit, ``length``, ``bytes``, ``delayed``, ``delayed bytes``, ``tenant`` or
-        ``memory``; *depth* is how much there is of it.
+        *reason*: which limit, ``length``, ``bytes``, ``delayed``, ``delayed bytes``, ``tenant``,
+        ``left`` or ``memory``; *depth* is how much there is of it.
         """
         holds = _FULL[reason].format(pool=repr(pool), depth=depth, limit=limit)
         setting = _RAISE[reason]

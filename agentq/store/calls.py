@@ -88,7 +88,7 @@ class Full:
     """A cap is reached; nothing was accepted."""
 
     reason: str
-    """``length``, ``bytes``, ``delayed``, ``delayed bytes``, ``tenant`` or ``memory``."""
+    """``length``, ``bytes``, ``delayed``, ``delayed bytes``, ``tenant``, ``left`` or ``memory``."""
     depth: int
     """How much there is of that."""
     limit: int

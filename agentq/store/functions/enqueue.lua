@@ -12,14 +12,17 @@
 -- Returns  {"ok", depth, deadline_ms, fill, waiting, rate}: fill of the worst cap in thousandths,
 --          messages that wait, completions in 1,000 s (-1: not known)
 --          | {"dup"} | {"full", reason, there, limit, retry_ms}; reason: length, bytes,
---          delayed, delayed bytes, tenant, memory
+--          delayed, delayed bytes, tenant, memory; left: what the last run of this id left is not
+--          dropped yet, a call drops a piece of it (2 ms)
 -- On a full Redis: refused whole. Cost: 15-30 us a message.
 local function enqueue(keys, argv)
   local P, pool, lane = keys[1], argv[3], argv[4]
   local now = now_ms()
   local run, tenant = argv[9], argv[7]
   if run ~= '' then
-    if redis.call('EXISTS', P .. 'run:' .. run) == 1 then return { 'dup' } end
+    local there, left = is_there(P, run)
+    if there then return { 'dup' } end
+    if left > 0 then return { 'full', 'left', left, 0, SHORTEST_RETRY } end
   elseif argv[1] ~= '' and redis.call('EXISTS', P .. 'id:' .. argv[1]) == 1 then
     return { 'dup' }
   end

@@ -70,14 +70,17 @@ local function start_retries(P, s, now, woken)
   end
 end
 
--- Drops what is left of runs that have ended. Half of the bytes are left for what is due. Returns
--- whether there may be more.
+-- Drops what is left of runs that have ended, and have not begun anew since. Half of the bytes are left
+-- for what is due. Returns whether there may be more.
 local function drop_ended(P, s)
   local dropped = 0
   while dropped < DROPPED and s.bytes < PIECE / 2 do
     local run = redis.call('SRANDMEMBER', P .. 'ended')
     if not run then return false end
-    local done, size = drop_left(P, run, DROPPED - dropped, PIECE / 2 - s.bytes)
+    local done, size = 0, 0
+    if redis.call('HGET', P .. 'run:' .. run, 'state') ~= 'running' then
+      done, size = drop_left(P, run, DROPPED - dropped, PIECE / 2 - s.bytes)
+    end
     if done == 0 then redis.call('SREM', P .. 'ended', run) end
     dropped, s.bytes = dropped + math.max(1, done), s.bytes + size
   end
