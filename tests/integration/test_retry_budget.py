@@ -190,6 +190,19 @@ def test_the_sweeper_is_told_when_the_next_token_comes_and_not_to_come_all_the_t
     assert 150 < promote(cell)[1] <= 250  # tens of them a second come by the handful
 
 
+def test_retries_start_at_their_rate_though_the_servers_clock_went_back(cell: Cell) -> None:
+    failed = fail(cell, 60)
+    moved = started(cell, 1)
+    pass_s(cell, -3600)  # what was noted of time is an hour ahead of it
+    at_once = started(cell)
+    assert at_once <= 1
+    assert 0 < promote(cell)[1] <= 1000 / LEAST + 1
+    each = [started(cell, 1) for _ in range(60)]
+    assert (at_once + sum(each), waiting(cell)) == (60 - moved, 0)
+    assert max(each) <= LEAST + 1
+    assert [one.id for one in cell.fetch(WORKER)] == failed
+
+
 def test_retries_that_wait_hold_up_nothing_else(cell: Cell) -> None:
     for _ in range(6):
         fail(cell, 1000)

@@ -24,6 +24,7 @@
 local WINDOW = 10000
 local LATELY = 2000 -- ms over which attempts are averaged, so that time brings tokens again soon after a storm
 local HANDFUL_MS = 250 -- between two looks at a bucket: tokens are given out by the handful
+local LONGEST_MS = 2000 -- no token is further off, as time brings one a second; if it is, the clock went back
 local BUDGET, PER_SECOND = 20, 10
 
 local function retry_settings(P)

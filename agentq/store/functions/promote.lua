@@ -52,7 +52,10 @@ end
 -- Starts the retries that have waited longest, of each pool as many as it has tokens. Those there are no
 -- bytes left for give theirs back.
 local function start_retries(P, s, now, woken)
-  for _, pool in ipairs(redis.call('ZRANGEBYSCORE', P .. 'tokens', '-inf', now, 'LIMIT', 0, SLICE)) do
+  local pools = redis.call('ZRANGEBYSCORE', P .. 'tokens', '-inf', now, 'LIMIT', 0, SLICE)
+  local ahead = redis.call('ZRANGEBYSCORE', P .. 'tokens', '(' .. now + LONGEST_MS, '+inf', 'LIMIT', 0, SLICE)
+  for _, pool in ipairs(ahead) do pools[#pools + 1] = pool end
+  for _, pool in ipairs(pools) do
     local key, at, taken = P .. 'retries:' .. pool, now, 1
     while taken > 0 and s.left > 0 and s.bytes < PIECE do
       taken, at = take_tokens(P, pool, math.min(SLICE, s.left, redis.call('ZCARD', key)), now)
