@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from agentq.ops.dead import Kept, Wanted, drop, letters, replay
+from agentq.ops.pausing import purge
 from agentq.ops.status import read_status
-from tests.support.cell import Cell
+from agentq.store import calls, effects
+from agentq.store.calls import Fitting
+from tests.support.cell import Cell, message
 
 
 @pytest.fixture
@@ -70,3 +73,80 @@ def test_the_bytes_are_those_of_the_letters_there_are(cell: Cell) -> None:
     drop(cell.store, [one.id for one in letters(cell.store, Wanted())])
     cell.promote()
     assert read_status(cell.store).dead.bytes == 0
+
+
+# -- what a run waits for ----------------------------------------------------------------------------
+
+
+def purged(cell: Cell, *runs: str) -> list[str]:
+    """Let each run wait for a step that is purged; return the letters."""
+    for run in runs:
+        cell.enqueue(message(f"step of {run}", run=run), run=run, tenant="acme")
+    assert purge(cell.store, Fitting(), reason="purged") == len(runs)
+    return [one.id for one in letters(cell.store, Wanted())]
+
+
+def fan_out(run: str) -> effects.Effect:
+    members = [message(f"m{n}", run=run, join=f"{run}:1|{n}", lane="high") for n in range(2)]
+    return effects.join(
+        f"{run}:1", width=2, at_once=2, ttl_ms=60_000, run=run,
+        body=[message("body", run=run)], members=members,
+    )  # fmt: skip
+
+
+def failure(cell: Cell, run: str) -> bytes:
+    found: bytes = cell.redis("HGET", cell.keys.run(run), "result")
+    return found
+
+
+def test_a_run_fails_when_the_letter_of_its_purged_step_is_dropped(cell: Cell) -> None:
+    first, second = purged(cell, "a", "b")
+    assert (cell.run_state("a"), cell.run_state("b")) == ("running", "running")
+    assert drop(cell.store, [first]) == 1
+    assert (cell.run_state("a"), cell.run_state("b")) == ("failed", "running")
+    assert failure(cell, "a") == (
+        b'{"kind":"StepDropped","message":"a step of it was purged, and its dead letter is dropped '
+        b'(by hand)","step":"step of a"}'
+    )
+    assert cell.redis("HGETALL", f"{cell.prefix}tenants") == {b"acme": b"1"}
+    assert replay(cell.store, [second]).moved == 1
+    cell.renew("w1")
+    assert [(one.id, one.live) for one in cell.fetch("w1")] == [("step of b", True)]
+
+
+def test_runs_fail_when_the_letters_of_their_purged_steps_make_room_for_others(cell: Cell) -> None:
+    cell.promote(max_number=30)
+    purged(cell, "a", "b")
+    cell.bury(29)
+    assert (cell.run_state("a"), cell.run_state("b")) == ("failed", "running")
+    assert b"is dropped (dead.max_number)" in failure(cell, "a")
+    keep = cell.redis("PTTL", cell.keys.run("a"))
+    assert 0 < keep <= 60_000
+    cell.promote(keep_ms=1)
+    assert cell.run_state("b") == "failed"
+    assert b"is dropped (dead.keep)" in failure(cell, "b")
+    assert not cell.redis("EXISTS", f"{cell.prefix}tenants")
+
+
+def test_no_run_fails_by_a_letter_that_it_does_not_wait_for(cell: Cell) -> None:
+    cell.renew("w1")
+    purged(cell, "a")
+    assert cell.store.call(calls.cancel(cell.prefix, "a", 0)) == 1
+    cell.enqueue(message("new", run="a"), run="a")  # the same key again
+    cell.enqueue(fan_out("b"), run="b")
+    member, _ = cell.fetch("w1", lanes=["high"])
+    counted = effects.part("b:1", 0, b"1")
+    died = effects.dead("why", member.id, 0, b"", b"", pool="p", lane="high", run="b", join="b:1|0")
+    assert cell.complete(member, died, counted, run="b") == "ok"
+    assert drop(cell.store, [one.id for one in letters(cell.store, Wanted())]) == 2
+    assert (cell.run_state("a"), cell.run_state("b")) == ("running", "running")
+
+
+def test_a_run_fails_by_the_letter_of_a_member_that_its_fan_in_waits_for(cell: Cell) -> None:
+    cell.enqueue(fan_out("a"), run="a")
+    assert purge(cell.store, Fitting(), reason="purged") == 2
+    [first, second] = letters(cell.store, Wanted())
+    assert replay(cell.store, [first.id]).moved == 1
+    assert cell.run_state("a") == "running"
+    assert drop(cell.store, [second.id]) == 1
+    assert cell.run_state("a") == "failed"

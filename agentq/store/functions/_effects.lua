@@ -79,6 +79,7 @@ local function apply(P, argv, i, n, now, woken, fits, record)
     elseif op == 'dead' then
       dead(P, argv[i], { i = argv[i + 1], a = argv[i + 2], h = argv[i + 3], b = argv[i + 4], n = argv[i + 5],
         t = argv[i + 6], r = argv[i + 9], j = argv[i + 10] }, argv[i + 7], argv[i + 8])
+      record = nil -- a letter that made room may have ended the run
       i = i + 11
     elseif op == 'spend' then
       bytes = bytes + tonumber(argv[i])

@@ -111,7 +111,7 @@ local function promote(keys, argv)
   if old[1] then redis.call('ZREM', P .. 'runs', unpack(old)) end
   if argv[3] then
     redis.call('HSET', P .. 'dead:n', 'max_payload', argv[4], 'max_number', argv[6] or DEAD_NUMBER,
-      'max_bytes', argv[7] or DEAD_BYTES)
+      'max_bytes', argv[7] or DEAD_BYTES, 'runs_keep', keep)
     trim_to_fit(P, s.bytes, now - tonumber(argv[3]))
     if redis.call('XLEN', P .. 'dead') == 0 then redis.call('HSET', P .. 'dead:n', 'bytes', 0) end
   end

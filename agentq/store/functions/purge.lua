@@ -1,5 +1,5 @@
 -- Moves what waits and fits a filter into the dead letters, one piece of one source a call. Runs and
--- fan-ins are told nothing: a letter can be replayed, and its run goes on.
+-- fan-ins are told nothing: a letter can be replayed, and its run goes on. It fails once the letter is dropped.
 -- KEYS[1]  prefix
 -- ARGV[1]  source    "s:<pool>:<lane>" | "r:<pool>:<lane>" | "delayed" | "aside:<pause>"
 -- ARGV[2]  cursor    "" at first, then what the call before returned
@@ -39,7 +39,7 @@ local function purge(keys, argv)
         redis.call('XDEL', P .. source, place)
       end
       if there then
-        dead(P, argv[4], f, pool, lane)
+        dead(P, argv[4], f, pool, lane, waits_for(P, f))
         moved, room, bytes = moved + 1, room - 1, bytes - size
       end
     end

@@ -10,11 +10,7 @@ local function replay_one(P, id, f, woken)
   if (f.c or '0') ~= '0' then return 'cut' end
   if (f.p or '') == '' or (f.l or '') == '' then return 'nowhere' end
   if f.r ~= '' and redis.call('HGET', P .. 'run:' .. f.r, 'state') ~= 'running' then return 'ended' end
-  if f.j ~= '' then
-    local join, index = string.match(f.j, '^(.*)|(%d+)$')
-    local open = redis.call('HGET', P .. 'join:' .. join, 'state') == 'open'
-    if not open or redis.call('HEXISTS', P .. 'join:' .. join .. ':res', index) == 1 then return 'counted' end
-  end
+  if is_counted(P, f) then return 'counted' end
   -- The first there is: what a head nests stands behind it, and in a text the quotes are escaped.
   local head = string.gsub(f.h, '"expires":"[^"]*"', '"expires":null', 1)
   add(P, 's:', { pool = f.p, lane = f.l, id = f.i, run = f.r, join = f.j, h = head, b = f.b }, 0, 0, 0)

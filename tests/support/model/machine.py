@@ -120,7 +120,10 @@ class Machine(RuleBasedStateMachine):
         for name in list(self.paper.pauses):
             self.now = Census(self.cell)
             self.lift(name)
-        drop(self.cell.store, [one.entry for one in Census(self.cell).letters])
+        left_dead = Census(self.cell).letters
+        drop(self.cell.store, [one.entry for one in left_dead])
+        for one in left_dead:
+            self.paper.drop_letter(self.paper.notes[one.id])
         while self.paper.waiting():
             self.let_all_be_due(1000)
             self.now = Census(self.cell)

@@ -43,6 +43,8 @@ class Note:
     place: Place = Place.WAITS
     deaths: int = 0
     suspected: int = 0
+    awaited: bool = False
+    """Whether its run went on when it was purged, and waits for it."""
 
     @property
     def size(self) -> int:
@@ -193,6 +195,17 @@ class Paper:
         name, _, index = note.message.join.rpartition("|")
         join = self.joins[name]
         return index in join.outcomes or len(join.outcomes) == join.width
+
+    def awaits(self, note: Note) -> bool:
+        """Whether its run waits for it."""
+        run, join = note.message.run, note.message.join
+        return bool(run) and self.is_on(run) and not (join and self.counted(note))
+
+    def drop_letter(self, note: Note) -> None:
+        """Drop a letter for good: its run fails where it waits for it."""
+        if note.place is Place.DEAD and note.awaited and self.awaits(note):
+            self.end(note.message.run)
+        note.place = Place.DONE
 
     def is_on(self, run: str) -> bool:
         return not run or self.runs[run].on

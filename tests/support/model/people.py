@@ -85,7 +85,7 @@ class People(Machine):
         assert purge(self.cell.store, fitting, reason="purged") == len(found)
         assert purge(self.cell.store, fitting, reason="purged") == 0
         for note in found:
-            note.place = Place.DEAD
+            note.place, note.awaited = Place.DEAD, self.paper.awaits(note)
 
     @precondition(lambda self: self.now.letters)
     @rule(data=st.data())
@@ -101,7 +101,7 @@ class People(Machine):
             return "ended"
         if note.message.join and self.paper.counted(note):
             return "counted"
-        note.place, note.deaths, note.suspected = Place.WAITS, 0, 0
+        note.place, note.deaths, note.suspected, note.awaited = Place.WAITS, 0, 0, False
         return "ok"
 
     @precondition(lambda self: self.now.letters)
@@ -112,4 +112,4 @@ class People(Machine):
         assert drop(self.cell.store, entries) == len(set(entries))
         assert drop(self.cell.store, entries) == 0
         for one in chosen:
-            self.paper.notes[one.id].place = Place.DONE
+            self.paper.drop_letter(self.paper.notes[one.id])
