@@ -128,7 +128,8 @@ def _pause(text: str, value: bytes, now_ms: int, aside: int) -> Pause:
 def purge(store: Store, fitting: Fitting, *, reason: str) -> int:
     """Move what waits and fits into the dead letters; return how much.
 
-    What workers hold is left to them. Runs are not ended: a letter can be replayed.
+    What workers hold is left to them. Runs are not ended: a letter can be
+    replayed; a run fails once the letter that it waits for is dropped.
 
     Raises:
         DeadLettersFull: there is room for no more; `moved` says how many were.
