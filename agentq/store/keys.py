@@ -58,8 +58,8 @@ Key, type, what it holds, how long it lives::
     reply:<queue>             list    replies to remote control; a minute
     celery-task-meta-<task>   string  Celery's result document; broker.result_ttl
 
-What is queued of a run that ended is known to be so by the run's record: still queued when that is gone
-(runs.keep) and its key taken again, it runs as a step of the new run, which has the same id.
+What is queued of a run that ended is known to be so by the run's record: still queued when that is
+gone (runs.keep) and its key taken again, it runs as a step of the new run, which has the same id.
 """
 
 from __future__ import annotations

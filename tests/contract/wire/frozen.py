@@ -16,8 +16,7 @@ from kombu.utils.uuid import uuid as celery_id
 
 from agentq.blobs import payloads
 from agentq.broker import build, lease_keeper, message, publisher
-from agentq.flows import app as flows_app
-from agentq.flows import compiler, flow
+from agentq.flows import blob_cell, compiler, flow
 from agentq.store import library
 from agentq.worker import loop, tracer
 from agentq.worker.requests import separate_stacks
@@ -65,7 +64,7 @@ def fixed(app: Any, first_id: int) -> Iterator[None]:
         for module in (flow, lease_keeper, message, publisher):
             patch.setattr(module, "uuid4", new_id)
         patch.setattr(celery_id, "__defaults__", (new_id,))
-        patch.setattr(flows_app, "uuid4", lambda: CELL_ID)
+        patch.setattr(blob_cell, "uuid4", lambda: CELL_ID)
         patch.setattr(payloads, "time", SimpleNamespace(time=NOW.timestamp))
         patch.setattr(compiler, "token_hex", lambda _: "feed")
         patch.setattr("celery.app.amqp.anon_nodename", lambda: "gen1@host")
