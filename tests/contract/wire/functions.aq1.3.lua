@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 3
-local REVISION, DIGEST = 3, '31f069772b7c99c2'
+local REVISION, DIGEST = 3, 'fc9691c862983804'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -125,6 +125,7 @@ end
 local WINDOW = 10000
 local LATELY = 2000 -- ms over which attempts are averaged, so that time brings tokens again soon after a storm
 local HANDFUL_MS = 250 -- between two looks at a bucket: tokens are given out by the handful
+local LONGEST_MS = 2000 -- no token is further off, as time brings one a second; if it is, the clock went back
 local BUDGET, PER_SECOND = 20, 10
 
 local function retry_settings(P)
@@ -185,8 +186,7 @@ end
 --
 -- Delayed messages are in the hash `delayed:m` by "<id>#<retries>", their due times in the zset
 -- `delayed`; that of a retry that is due and has no token, in `retries:<pool>` (`_retries`). The set
--- `delayed:r:<run>` names those of a run: what is left of it when it ends is dropped by `promote`,
--- which finds the run in the set `ended`. A run takes no room of those that go on.
+-- `delayed:r:<run>` names those of a run, whose rest is dropped when it ends (`_ended`).
 --
 -- Admission must know of them, so they are counted in `load:<pool>`, messages and packed bytes of a lane:
 --   d:<lane>, db:<lane>   what a producer delayed
@@ -403,7 +403,7 @@ local function end_run(P, run, state, data, keep, now, kind, last, record)
   end
   redis.call('HSET', key, 'state', state, 'ended', now, 'result', data)
   if record[2] ~= '0' then redis.call('ZREM', P .. 'due', run) end
-  if redis.call('EXISTS', P .. 'delayed:r:' .. run) == 1 then redis.call('SADD', P .. 'ended', run) end
+  if redis.call('EXISTS', P .. 'delayed:r:' .. run, key .. ':joins') > 0 then redis.call('SADD', P .. 'ended', run) end
   if kind then
     redis.call('XADD', key .. ':ev', '*', 'e', kind, 'd', last, 'x', '"' .. state .. '"')
   else
@@ -482,6 +482,8 @@ end
 -- Drops a fan-in that nobody waits for any more.
 local function forget(P, join)
   local key = P .. 'join:' .. join
+  local run = redis.call('HGET', key, 'run')
+  if run and run ~= '' then redis.call('SREM', P .. 'run:' .. run .. ':joins', join) end
   redis.call('UNLINK', key, key .. ':res', key .. ':wait')
 end
 
@@ -513,6 +515,10 @@ local function open_join(P, argv, i, now, woken, fits)
     redis.call('HSET', key, 'width', width, 'more', 0, 'done', 0, 'run', run, 'state', 'open',
       'body', cmsgpack.pack(packed))
     redis.call('PEXPIRE', key, ttl)
+    if run ~= '' then -- by which they are found when it ends, see `_ended`
+      redis.call('SADD', P .. 'run:' .. run .. ':joins', join)
+      redis.call('PEXPIRE', P .. 'run:' .. run .. ':joins', ttl)
+    end
   end
   local waiting = key .. ':wait'
   if group then
@@ -582,22 +588,63 @@ end
 -- The letters are the stream `dead`. Beside it the hash `dead:n`:
 --   bytes                                of all letters: reason, head and body
 --   max_payload, max_number, max_bytes   the settings, as the last `promote` noted them
+--   runs_keep                            runs.keep, noted likewise
 --   trimmed:age, trimmed:number, trimmed:bytes   letters dropped because they were too old, many, large
 --   died:<pool>:<lane>                   letters ever added; it never falls, so its growth is an alert
+-- A letter that `purge` made of a step whose run went on has a field w: when that run began (field `at` of
+-- its record), by which it is told from later runs of its key.
 
 local DEAD_NUMBER, DEAD_BYTES, MAX_PAYLOAD = 10000, 67108864, 262144 -- until `promote` notes them
+local SETTING = { age = 'dead.keep', number = 'dead.max_number', bytes = 'dead.max_bytes' } -- that it is for
 local CUT = 65536
 local TRIMMED = 20 -- letters a call trims
 local REFERS = '"blob":' -- in the head of a message whose argument is in blob storage
+local WEEK = 604800000 -- ms: runs.keep until `promote` notes it
 local TEN_YEARS = 315360000000 -- ms; who sweeps blobs knows dead.keep, and deletes the key
 
 local function letter_size(f) return #(f.why or '') + #f.h + #f.b end
+
+-- Returns the name of a message's step or task; its id where its head does not say. The first "task" there
+-- is it: to read a head as JSON costs 20 us.
+local function step_of(f)
+  return string.match(f.h, '"task":%s*"([^"\\]+)"') or f.i
+end
+
+-- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields
+-- in an order that differs between servers.
+local function failure(kind, message, rest)
+  return '{"kind":"' .. kind .. '","message":' .. cjson.encode(message) .. rest .. '}'
+end
 
 -- Takes a letter away; whoever takes one away does it here, so that the bytes are right.
 local function take_letter(P, id, f)
   redis.call('XDEL', P .. 'dead', id)
   local bytes = redis.call('HINCRBY', P .. 'dead:n', 'bytes', -letter_size(f))
   if bytes < 0 then redis.call('HSET', P .. 'dead:n', 'bytes', 0) end
+end
+
+-- Whether the fan-in of a message takes its outcome no more.
+local function is_counted(P, f)
+  if f.j == '' then return false end
+  local join, index = string.match(f.j, '^(.*)|(%d+)$')
+  local open = redis.call('HGET', P .. 'join:' .. join, 'state') == 'open'
+  return not open or redis.call('HEXISTS', P .. 'join:' .. join .. ':res', index) == 1
+end
+
+-- Returns when the run began that waits for a message, nil where none does.
+local function waits_for(P, f)
+  if f.r == '' or is_counted(P, f) then return nil end
+  local record = redis.call('HMGET', P .. 'run:' .. f.r, 'state', 'at')
+  return record[1] == 'running' and record[2] or nil
+end
+
+-- Drops a letter for good: the run that waits for it, since `purge` told it nothing, fails by that.
+local function drop_letter(P, id, f, why)
+  take_letter(P, id, f)
+  if not f.w or waits_for(P, f) ~= f.w then return end
+  local keep = tonumber(redis.call('HGET', P .. 'dead:n', 'runs_keep') or WEEK)
+  local message = 'a step of it was purged, and its dead letter is dropped (' .. why .. ')'
+  end_run(P, f.r, 'failed', failure('StepDropped', message, ',"step":' .. cjson.encode(step_of(f))), keep, now_ms())
 end
 
 -- Does `act(id, fields)` with each letter there is of ARGV and returns its answers, "gone" where there
@@ -620,7 +667,7 @@ local function trim(P, why, last)
   local entry = redis.call('XRANGE', P .. 'dead', '-', last, 'COUNT', 1)[1]
   if not entry then return nil end
   local f = fields_of(entry)
-  take_letter(P, entry[1], f)
+  drop_letter(P, entry[1], f, SETTING[why])
   redis.call('HINCRBY', P .. 'dead:n', 'trimmed:' .. why, 1)
   return letter_size(f)
 end
@@ -651,33 +698,21 @@ local function trim_to_fit(P, read, oldest)
 end
 
 -- Keeps a letter: whole up to broker.max_payload; of a larger one the beginning, which can not be
--- replayed (field c: how many bytes it had). The oldest make room for it.
-local function dead(P, reason, f, pool, lane)
+-- replayed (field c: how many bytes it had). The oldest make room for it. `waits`: field w, if there is one.
+local function dead(P, reason, f, pool, lane, waits)
   local most = tonumber(redis.call('HGET', P .. 'dead:n', 'max_payload') or MAX_PAYLOAD)
   local h, b, cut, why = f.h, f.b, 0, string.sub(reason, 1, 1000)
   if #h > most or #b > most then
     h, b, cut = string.sub(h, 1, CUT), string.sub(b, 1, CUT), #h + #b
   end
   redis.call('XADD', P .. 'dead', '*', 'why', why, 'i', string.sub(f.i, 1, 1000), 'a', f.a, 'h', h, 'b', b,
-    'n', f.n, 't', f.t, 'p', pool, 'l', lane, 'r', f.r, 'j', f.j, 'c', cut)
+    'n', f.n, 't', f.t, 'p', pool, 'l', lane, 'r', f.r, 'j', f.j, 'c', cut, unpack(waits and { 'w', waits } or {}))
   redis.call('HINCRBY', P .. 'dead:n', 'bytes', #why + #h + #b)
   redis.call('HINCRBY', P .. 'dead:n', 'died:' .. pool .. ':' .. lane, 1)
   if f.r ~= '' and string.find(f.h, REFERS, 1, true) then
     redis.call('SET', P .. 'blobs:kept:' .. f.r, now_ms(), 'PX', TEN_YEARS)
   end
   trim_to_fit(P, 0)
-end
-
--- Returns the name of a message's step or task; its id where its head does not say. The first "task" there
--- is it: to read a head as JSON costs 20 us.
-local function step_of(f)
-  return string.match(f.h, '"task":%s*"([^"\\]+)"') or f.i
-end
-
--- Returns a failure as a run or a fan-in is told of it. Written out, since cjson would put the fields
--- in an order that differs between servers.
-local function failure(kind, message, rest)
-  return '{"kind":"' .. kind .. '","message":' .. cjson.encode(message) .. rest .. '}'
 end
 
 -- Ends what will not be tried again: its result, its fan-in or its run get an error of that kind,
@@ -777,6 +812,7 @@ local function apply(P, argv, i, n, now, woken, fits, record)
     elseif op == 'dead' then
       dead(P, argv[i], { i = argv[i + 1], a = argv[i + 2], h = argv[i + 3], b = argv[i + 4], n = argv[i + 5],
         t = argv[i + 6], r = argv[i + 9], j = argv[i + 10] }, argv[i + 7], argv[i + 8])
+      record = nil -- a letter that made room may have ended the run
       i = i + 11
     elseif op == 'spend' then
       bytes = bytes + tonumber(argv[i])
@@ -1267,6 +1303,43 @@ local function charge(P, spent, now)
   end
 end
 
+-- What a run leaves behind that ends: deliveries that are delayed (the set `delayed:r:<run>`), and fan-ins
+-- with members that wait for a place (the set `run:<run>:joins`). They take no room of runs that go on:
+-- `end_run` puts such a run into the set `ended`, where `promote` finds it and drops them by the piece.
+-- Where nobody did for all of runs.keep, the next run of that key does it: it begins behind them.
+
+local SLICE = 50 -- messages whose names are read at once
+local BEFORE = 200 -- at most, by the call that begins the next run
+
+-- Drops up to `most` of what a run left, until it has read `limit` bytes, as a worker would that fetched
+-- it. Returns how many, and the bytes. Cost: 10 us each.
+local function drop_left(P, run, most, limit)
+  local delayed = P .. 'delayed:r:' .. run
+  local members = redis.call('SRANDMEMBER', delayed, math.min(SLICE, most))
+  local found, done, size = undelay(P, members, limit)
+  for _, one in ipairs(found) do
+    for _, join in ipairs(joins_of(run, one[1])) do forget(P, join) end
+  end
+  if done > 0 then redis.call('SREM', delayed, unpack(members, 1, done)) end -- what is there no more too
+  local joins = redis.call('SPOP', P .. 'run:' .. run .. ':joins', most - done)
+  for _, join in ipairs(joins) do forget(P, join) end
+  return done + #joins, size
+end
+
+-- Whether a run of this id is there. Where only its rest is, a piece of that is dropped; returns also
+-- how much is left.
+local function is_there(P, run)
+  local key, delayed = P .. 'run:' .. run, P .. 'delayed:r:' .. run
+  if redis.call('EXISTS', key, delayed, key .. ':joins') == 0 then return false, 0 end
+  if redis.call('EXISTS', key) == 1 then return true, 0 end
+  local dropped, bytes, done, size = 0, 0, 0, 0
+  repeat
+    done, size = drop_left(P, run, BEFORE - dropped, PIECE / 2 - bytes)
+    dropped, bytes = dropped + done, bytes + size
+  until done == 0 or dropped >= BEFORE or bytes >= PIECE / 2
+  return false, redis.call('SCARD', delayed) + redis.call('SCARD', key .. ':joins')
+end
+
 -- Says which functions these are, and what time it is.
 -- Returns  {now_ms, revision, digest}; the header that `library.source` writes holds the last two
 -- On a full Redis, on a replica: allowed. Cost: 1 us.
@@ -1341,15 +1414,15 @@ end
 
 redis.register_function{ function_name = 'aq1_complete_many', callback = complete_many, flags = { 'allow-oom' } }
 
--- Deletes dead letters for good.
+-- Deletes dead letters for good. A run that waits for what was purged of it fails by that.
 -- KEYS[1]  prefix
 -- ARGV[1..] letters (ids of the stream `dead`), at most 100
 -- Returns  for each: "ok" | "gone": replayed or dropped before; fewer answers than letters: call
 --          again with the rest
--- On a full Redis: allowed. Cost: 5 us each, and 0.3 us a KB.
+-- On a full Redis: allowed. Cost: 5 us each, 15 more where a run fails, and 0.3 us a KB.
 local function drop(keys, argv)
   return with_letters(keys[1], argv, function(id, f)
-    take_letter(keys[1], id, f)
+    drop_letter(keys[1], id, f, 'by hand')
     return 'ok'
   end)
 end
@@ -1370,14 +1443,17 @@ redis.register_function{ function_name = 'aq1_drop', callback = drop, flags = { 
 -- Returns  {"ok", depth, deadline_ms, fill, waiting, rate}: fill of the worst cap in thousandths,
 --          messages that wait, completions in 1,000 s (-1: not known)
 --          | {"dup"} | {"full", reason, there, limit, retry_ms}; reason: length, bytes,
---          delayed, delayed bytes, tenant, memory
+--          delayed, delayed bytes, tenant, memory; left: what the last run of this id left is not
+--          dropped yet, a call drops a piece of it (2 ms)
 -- On a full Redis: refused whole. Cost: 15-30 us a message.
 local function enqueue(keys, argv)
   local P, pool, lane = keys[1], argv[3], argv[4]
   local now = now_ms()
   local run, tenant = argv[9], argv[7]
   if run ~= '' then
-    if redis.call('EXISTS', P .. 'run:' .. run) == 1 then return { 'dup' } end
+    local there, left = is_there(P, run)
+    if there then return { 'dup' } end
+    if left > 0 then return { 'full', 'left', left, 0, SHORTEST_RETRY } end
   elseif argv[1] ~= '' and redis.call('EXISTS', P .. 'id:' .. argv[1]) == 1 then
     return { 'dup' }
   end
@@ -1704,7 +1780,7 @@ end
 
 redis.register_function{ function_name = 'aq1_pause', callback = pause, flags = { 'allow-oom' } }
 
--- Ends runs behind their deadline and drops what is delayed of runs that have ended; moves delayed
+-- Ends runs behind their deadline and drops what is left of runs that have ended; moves delayed
 -- messages that are due into their queues, retries among them as far as there are tokens; goes on with
 -- pauses whose lifting was left undone; drops dead letters that are too old, many or large.
 -- KEYS[1]  prefix
@@ -1716,8 +1792,7 @@ redis.register_function{ function_name = 'aq1_pause', callback = pause, flags = 
 -- ARGV[6]  number    most dead letters                 ARGV[7]  bytes     most of them together
 -- Returns  {messages moved or, where there may be more, `most`, runs expired, next due ms or 0}
 -- On a full Redis: allowed (moves, does not add). Cost: 5 us a message, 3 us to let a retry wait for its
--- token, 10 us to drop what is delayed of an ended run; a call ends behind PIECE bytes.
-local SLICE = 50 -- messages whose names are read at once
+-- token, 10 us to drop what an ended run left; a call ends behind PIECE bytes.
 local DROPPED = 100 -- at most, by one call
 
 local function put_into_queues(P, found, s, woken)
@@ -1759,7 +1834,10 @@ end
 -- Starts the retries that have waited longest, of each pool as many as it has tokens. Those there are no
 -- bytes left for give theirs back.
 local function start_retries(P, s, now, woken)
-  for _, pool in ipairs(redis.call('ZRANGEBYSCORE', P .. 'tokens', '-inf', now, 'LIMIT', 0, SLICE)) do
+  local pools = redis.call('ZRANGEBYSCORE', P .. 'tokens', '-inf', now, 'LIMIT', 0, SLICE)
+  local ahead = redis.call('ZRANGEBYSCORE', P .. 'tokens', '(' .. now + LONGEST_MS, '+inf', 'LIMIT', 0, SLICE)
+  for _, pool in ipairs(ahead) do pools[#pools + 1] = pool end
+  for _, pool in ipairs(pools) do
     local key, at, taken = P .. 'retries:' .. pool, now, 1
     while taken > 0 and s.left > 0 and s.bytes < PIECE do
       taken, at = take_tokens(P, pool, math.min(SLICE, s.left, redis.call('ZCARD', key)), now)
@@ -1777,24 +1855,18 @@ local function start_retries(P, s, now, woken)
   end
 end
 
--- Drops what is delayed of runs that have ended, and their fan-ins, as a worker would that fetched it.
--- Half of the bytes are left for what is due. Returns whether there may be more.
+-- Drops what is left of runs that have ended, and have not begun anew since. Half of the bytes are left
+-- for what is due. Returns whether there may be more.
 local function drop_ended(P, s)
   local dropped = 0
   while dropped < DROPPED and s.bytes < PIECE / 2 do
     local run = redis.call('SRANDMEMBER', P .. 'ended')
     if not run then return false end
-    local key = P .. 'delayed:r:' .. run
-    local members = redis.call('SRANDMEMBER', key, math.min(SLICE, DROPPED - dropped))
-    local found, done, size = undelay(P, members, PIECE / 2 - s.bytes)
-    for _, one in ipairs(found) do
-      for _, join in ipairs(joins_of(run, one[1])) do forget(P, join) end
+    local done, size = 0, 0
+    if redis.call('HGET', P .. 'run:' .. run, 'state') ~= 'running' then
+      done, size = drop_left(P, run, DROPPED - dropped, PIECE / 2 - s.bytes)
     end
-    if done > 0 then
-      redis.call('SREM', key, unpack(members, 1, done)) -- what is there no more too
-    else
-      redis.call('SREM', P .. 'ended', run)
-    end
+    if done == 0 then redis.call('SREM', P .. 'ended', run) end
     dropped, s.bytes = dropped + math.max(1, done), s.bytes + size
   end
   return true
@@ -1821,7 +1893,7 @@ local function promote(keys, argv)
   if old[1] then redis.call('ZREM', P .. 'runs', unpack(old)) end
   if argv[3] then
     redis.call('HSET', P .. 'dead:n', 'max_payload', argv[4], 'max_number', argv[6] or DEAD_NUMBER,
-      'max_bytes', argv[7] or DEAD_BYTES)
+      'max_bytes', argv[7] or DEAD_BYTES, 'runs_keep', keep)
     trim_to_fit(P, s.bytes, now - tonumber(argv[3]))
     if redis.call('XLEN', P .. 'dead') == 0 then redis.call('HSET', P .. 'dead:n', 'bytes', 0) end
   end
@@ -1833,7 +1905,7 @@ end
 redis.register_function{ function_name = 'aq1_promote', callback = promote, flags = { 'allow-oom' } }
 
 -- Moves what waits and fits a filter into the dead letters, one piece of one source a call. Runs and
--- fan-ins are told nothing: a letter can be replayed, and its run goes on.
+-- fan-ins are told nothing: a letter can be replayed, and its run goes on. It fails once the letter is dropped.
 -- KEYS[1]  prefix
 -- ARGV[1]  source    "s:<pool>:<lane>" | "r:<pool>:<lane>" | "delayed" | "aside:<pause>"
 -- ARGV[2]  cursor    "" at first, then what the call before returned
@@ -1873,7 +1945,7 @@ local function purge(keys, argv)
         redis.call('XDEL', P .. source, place)
       end
       if there then
-        dead(P, argv[4], f, pool, lane)
+        dead(P, argv[4], f, pool, lane, waits_for(P, f))
         moved, room, bytes = moved + 1, room - 1, bytes - size
       end
     end
@@ -1997,11 +2069,7 @@ local function replay_one(P, id, f, woken)
   if (f.c or '0') ~= '0' then return 'cut' end
   if (f.p or '') == '' or (f.l or '') == '' then return 'nowhere' end
   if f.r ~= '' and redis.call('HGET', P .. 'run:' .. f.r, 'state') ~= 'running' then return 'ended' end
-  if f.j ~= '' then
-    local join, index = string.match(f.j, '^(.*)|(%d+)$')
-    local open = redis.call('HGET', P .. 'join:' .. join, 'state') == 'open'
-    if not open or redis.call('HEXISTS', P .. 'join:' .. join .. ':res', index) == 1 then return 'counted' end
-  end
+  if is_counted(P, f) then return 'counted' end
   -- The first there is: what a head nests stands behind it, and in a text the quotes are escaped.
   local head = string.gsub(f.h, '"expires":"[^"]*"', '"expires":null', 1)
   add(P, 's:', { pool = f.p, lane = f.l, id = f.i, run = f.r, join = f.j, h = head, b = f.b }, 0, 0, 0)
