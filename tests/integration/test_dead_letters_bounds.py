@@ -10,6 +10,7 @@ from agentq.ops.status import read_status
 from agentq.store import calls, effects
 from agentq.store.calls import Fitting
 from tests.support.cell import Cell, message
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -132,6 +133,10 @@ def test_no_run_fails_by_a_letter_that_it_does_not_wait_for(cell: Cell) -> None:
     cell.renew("w1")
     purged(cell, "a")
     assert cell.store.call(calls.cancel(cell.prefix, "a", 0)) == 1
+    ended = cell.now_ms()
+    wait_until(
+        lambda: cell.now_ms() > ended, "a millisecond"
+    )  # by which runs of a key are told apart
     cell.enqueue(message("new", run="a"), run="a")  # the same key again
     cell.enqueue(fan_out("b"), run="b")
     member, _ = cell.fetch("w1", lanes=["high"])
