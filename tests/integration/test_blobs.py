@@ -174,7 +174,9 @@ def test_what_a_run_keeps_outside_counts_in_its_budget(app: Any) -> None:
     with pytest.raises(RunFailed, match=r"are .* bytes; runs.max_bytes .* is 1000000") as failed:
         app.small_budget.submit("x" * 600_000).result(timeout=WAIT)
     assert failed.value.kind == "RunTooLarge"
-    with pytest.raises(RunFailed, match=r"4 members of .* bytes; runs.max_bytes is 1000000"):
+    with pytest.raises(
+        RunFailed, match=r"4 members of .* bytes; flow 'small-members' allows 1000000"
+    ):
         app.small_members.submit([letter * 300_000 for letter in "abcd"]).result(timeout=WAIT)
 
 
