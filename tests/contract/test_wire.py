@@ -203,4 +203,4 @@ def left(store: Any) -> list[str]:
     """Return what still waits or runs."""
     found = store.client.scan_iter(match=f"{store.keys.prefix}[sr]:*", count=1000)
     waiting = [key.decode() for key in found if store.client.xlen(key)]
-    return waiting + ["delayed"] * store.client.zcard(store.keys.delayed())
+    return waiting + ["delayed"] * store.client.hlen(store.keys.delayed_messages())
