@@ -44,10 +44,11 @@ _LOOKED_AT = (
 )
 _SENT = (
     "unlink pexpire rename persist set hset hincrby hdel hsetnx sadd srem xadd xgroup|create zadd "
-    "zrem zscore zpopmin rpush lpop lindex zrangebyscore xread setex multi exec wait"
+    "zrem zscore zpopmin rpush lpop lindex zrangebyscore xread setex multi exec wait "
+    "scard spop srandmember"
 )
 _HEARD = "psubscribe punsubscribe blpop del"
-_WORKED = "xreadgroup xack xdel xgroup|delconsumer pttl hkeys hscan lrem srandmember"
+_WORKED = "xreadgroup xack xdel xgroup|delconsumer pttl hkeys hscan lrem"
 _ADMINISTERED = (
     "function|load function|list function|delete config|get slowlog|get latency|latest "
     "latency|history client|list acl|whoami acl|getuser acl|cat acl|log acl|load"

@@ -235,7 +235,8 @@ def test_a_killed_worker_costs_neither_documents_nor_claims(user: Home) -> None:
             answer = orjson.loads(demo.output.splitlines()[-2])  # before "Ended; ..."
         assert other.processes() == {}
     assert claims(answer) == claims(undisturbed)
-    assert {s["attempt"] for s in answer["steps"] if s["step"].endswith("execute")} == {2}
+    read = [step for step in answer["steps"] if step["step"].endswith("execute")]
+    assert {(step["state"], step["attempt"]) for step in read} == {("lost", 1), ("done", 2)}
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])

@@ -179,7 +179,7 @@ def test_a_coroutine_task_leaves_celerys_line_in_the_log(mine: Mine) -> None:
 
 def test_waiting_for_a_result_in_a_task_is_refused_at_once(mine: Mine) -> None:
     with pytest.raises(RuntimeError, match=r"Never call result.get\(\) within a task!"):
-        mine.module.asks.delay(1).get(timeout=2)
+        mine.module.asks.delay(1).get(timeout=WAIT)  # a wake-up may go to one that has just died
 
 
 def test_a_step_that_blocks_the_loop_is_named_while_it_does(mine: Mine) -> None:
