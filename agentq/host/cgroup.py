@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from agentq.host.kernel_file import number_of, text_of
 from agentq.host.topology import parse_cores
 
 N = TypeVar("N", int, float)
@@ -54,7 +55,7 @@ class _Groups:
     def __init__(self, root: Path, process: str) -> None:
         self._mounts = root / "sys/fs/cgroup"
         self._paths: dict[str, str] = {}
-        for line in _read(root / "proc" / process / "cgroup").splitlines():
+        for line in text_of(root / "proc" / process / "cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             for controller in controllers.split(","):
                 self._paths[controller] = path
@@ -81,7 +82,7 @@ class _Groups:
         names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
         for folder in self.folders("cpuset"):
             for name in names:
-                if text := _read(folder / name):
+                if text := text_of(folder / name):
                     return parse_cores(text)
         return None
 
@@ -91,7 +92,7 @@ class _Groups:
 
     def tasks(self) -> tuple[int | None, int | None]:
         found = [
-            (_number(folder / "pids.max"), _number(folder / "pids.current"))
+            (number_of(folder / "pids.max"), number_of(folder / "pids.current"))
             for folder in self.folders("pids")
         ]
         limited = [(limit, now) for limit, now in found if limit is not None]
@@ -101,26 +102,14 @@ class _Groups:
 
 
 def _quota(folder: Path) -> float | None:
-    quota, _, period = _read(folder / "cpu.max").partition(" ")
+    quota, _, period = text_of(folder / "cpu.max").partition(" ")
     if not quota:
-        quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+        quota, period = text_of(folder / "cpu.cfs_quota_us"), text_of(folder / "cpu.cfs_period_us")
     if quota in {"", "max", "-1"}:
         return None
     return int(quota) / int(period)
 
 
 def _memory(folder: Path) -> int | None:
-    found = (_number(folder / name) for name in ("memory.max", "memory.limit_in_bytes"))
+    found = (number_of(folder / name) for name in ("memory.max", "memory.limit_in_bytes"))
     return next((limit for limit in found if limit is not None and limit < _NO_LIMIT), None)
-
-
-def _number(path: Path) -> int | None:
-    text = _read(path)
-    return int(text) if text.isdigit() else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from agentq.host.cgroup import Cgroup, read_cgroup
 from agentq.host.finding import Finding
+from agentq.host.kernel_file import number_of, text_of
 
 ROOT = Path("/")
 OPEN_FILES = 65_535
@@ -156,10 +157,10 @@ def read_limits(*, root: Path = ROOT, cgroup: Cgroup | None = None) -> Limits:
         open_files=own.get("Max open files", (None, None))[1],
         processes=own.get("Max processes", (None, None))[1],
         tasks=group.tasks,
-        threads=_number(root / "proc/sys/kernel/threads-max"),
-        pids=_number(root / "proc/sys/kernel/pid_max"),
-        mappings=_number(root / "proc/sys/vm/max_map_count"),
-        backlog=_number(root / "proc/sys/net/core/somaxconn"),
+        threads=number_of(root / "proc/sys/kernel/threads-max"),
+        pids=number_of(root / "proc/sys/kernel/pid_max"),
+        mappings=number_of(root / "proc/sys/vm/max_map_count"),
+        backlog=number_of(root / "proc/sys/net/core/somaxconn"),
     )
 
 
@@ -249,13 +250,13 @@ def uses(
         (
             "threads of the machine", _threads_now(root),
             _least(
-                _number(root / "proc/sys/kernel/threads-max"),
-                _number(root / "proc/sys/kernel/pid_max"),
+                number_of(root / "proc/sys/kernel/threads-max"),
+                number_of(root / "proc/sys/kernel/pid_max"),
             ),
             "kernel.threads-max", "sysctl -w kernel.threads-max=",
         ),
         (
-            "memory mappings", mappings, _number(root / "proc/sys/vm/max_map_count"),
+            "memory mappings", mappings, number_of(root / "proc/sys/vm/max_map_count"),
             "vm.max_map_count", "sysctl -w vm.max_map_count=",
         ),
     )  # fmt: skip
@@ -301,7 +302,7 @@ def _raised(remedy: str, limit: int) -> str:
 def _own_limits(root: Path, process: str) -> dict[str, tuple[int | None, int | None]]:
     """Return name -> (soft, hard) of /proc/PID/limits; None: unlimited."""
     found = {}
-    for line in _text(root / "proc" / process / "limits").splitlines()[1:]:
+    for line in text_of(root / "proc" / process / "limits").splitlines()[1:]:
         name, soft, hard = line[:26].strip(), *line[26:].split()[:2]
         found[name] = (_count(soft), _count(hard))
     return found
@@ -326,12 +327,12 @@ def _users_threads(root: Path, process: str) -> int | None:
 
 def _user(root: Path, process: str) -> int | None:
     """Return the real user: the folder's owner is root where a process has changed its own."""
-    found = re.search(r"^Uid:\s+(\d+)", _text(root / "proc" / process / "status"), re.MULTILINE)
+    found = re.search(r"^Uid:\s+(\d+)", text_of(root / "proc" / process / "status"), re.MULTILINE)
     return int(found[1]) if found else None
 
 
 def _threads_now(root: Path) -> int | None:
-    words = _text(root / "proc/loadavg").split()
+    words = text_of(root / "proc/loadavg").split()
     return int(words[3].partition("/")[2]) if words else None
 
 
@@ -339,17 +340,5 @@ def _least(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text.isdigit() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
 def _ceiling() -> int:
-    return _number(_NR_OPEN) or 10_240  # macOS' OPEN_MAX
+    return number_of(_NR_OPEN) or 10_240  # macOS' OPEN_MAX

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from agentq.host.kernel_file import text_of
+
 SYSFS = Path("/sys")
 
 
@@ -92,13 +94,13 @@ def read_topology(*, root: Path = SYSFS, allowed: Iterable[int] | None = None) -
         allowed: logical core numbers; by default this thread's own (`allowed_cores`).
     """
     usable = set(allowed_cores() if allowed is None else allowed)
-    online = _read(root / "devices/system/cpu/online")
+    online = text_of(root / "devices/system/cpu/online")
     usable = usable & set(parse_cores(online)) if online else usable
     folder = root / "devices/system/node"
     nodes = _nodes(folder)
     groups: dict[tuple[int, ...], int] = {}
     for cpu in sorted(usable):
-        siblings = _read(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        siblings = text_of(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         threads = usable.intersection(parse_cores(siblings)) | {cpu}
         groups[tuple(sorted(threads))] = nodes.get(cpu, 0)
     cores = [Core(node=node, threads=threads) for threads, node in groups.items()]
@@ -131,12 +133,14 @@ def _nodes(folder: Path) -> dict[int, int]:
     nodes = {}
     for lists in folder.glob("node[0-9]*/cpulist"):
         node = int(lists.parent.name.removeprefix("node"))
-        nodes.update(dict.fromkeys(parse_cores(_read(lists)), node))  # a memory-only node has none
+        nodes.update(
+            dict.fromkeys(parse_cores(text_of(lists)), node)
+        )  # a memory-only node has none
     return nodes
 
 
 def _memory(folder: Path) -> tuple[Node, ...]:
-    listed = _read(folder / "online")
+    listed = text_of(folder / "online")
     online = set(parse_cores(listed)) if listed else None
     numbers = sorted(int(path.name.removeprefix("node")) for path in folder.glob("node[0-9]*"))
     numbers = [number for number in numbers if online is None or number in online]
@@ -144,18 +148,10 @@ def _memory(folder: Path) -> tuple[Node, ...]:
 
 
 def _node(folder: Path, number: int, online: Sequence[int]) -> Node:
-    total = re.search(r"MemTotal:\s+(\d+) kB", _read(folder / "meminfo"))
-    row = [int(word) for word in _read(folder / "distance").split()]  # one for each online node
+    total = re.search(r"MemTotal:\s+(\d+) kB", text_of(folder / "meminfo"))
+    row = [int(word) for word in text_of(folder / "distance").split()]  # one for each online node
     return Node(
         number=number,
         memory_bytes=int(total[1]) * 1024 if total else 0,
         distances=tuple(zip(online, row, strict=False)),
     )
-
-
-def _read(path: Path) -> str:
-    """Return the text of *path*; hidden or absent (containers, no NUMA, not Linux) is empty."""
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
