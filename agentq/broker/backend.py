@@ -182,8 +182,10 @@ class Backend(PlainBackend):
         """
         info = (getattr(request, "properties", None) or {}).get("delivery_info") or {}
         waited = monotonic() - info.get("taken", math.inf)
+        if waited < self.app.aq.settings.worker.lease.total_seconds():
+            return False
         stream, entry = self._fence(request)
-        if waited < self.app.aq.settings.worker.lease.total_seconds() or not stream:
+        if not stream:
             return False
         with contextlib.suppress(BrokerUnavailable):
             return not self._store.command("XPENDING", stream, GROUP, entry, entry, 1)
