@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import orjson
 import pytest
@@ -51,6 +52,22 @@ def aq(url: str, monkeypatch: pytest.MonkeyPatch) -> AgentQ:
 
 def send(stock: Celery, number: int, **options: object) -> None:
     stock.send_task("shop.pay", (number,), {"text": "ü"}, task_id=f"t{number}", **options)
+
+
+@contextmanager
+def killed(monkeypatch: pytest.MonkeyPatch, method: str, *, done: bool) -> Iterator[None]:
+    """A move within dies at its first call of *method*, once that is *done* or before."""
+    original = getattr(KombuLists, method)
+
+    def dying(self: KombuLists, *args: object) -> None:
+        if done:
+            original(self, *args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KombuLists, method, dying)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def waiting(url: str, *, lanes: tuple[str, ...] = ("high", "normal", "low", "long")) -> list[str]:
@@ -108,13 +125,8 @@ def test_a_move_killed_between_copy_and_delete_doubles_nothing(
     for number in range(10):
         send(stock, number)
 
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(KombuLists, "delete", killed)
-        with pytest.raises(KeyboardInterrupt):
-            from_celery(aq, address, ["celery"], pool="shared", unacked=False)
+    with killed(monkeypatch, "delete", done=False):
+        from_celery(aq, address, ["celery"], pool="shared", unacked=False)
     assert len(waiting(url)) == 1
     assert from_celery(aq, address, ["celery"], pool="shared", unacked=False) == Migrated(10, 0)
     assert waiting(url) == [f"high t{n}" for n in range(10)]
@@ -162,14 +174,9 @@ def test_the_same_message_restored_from_a_backup_moves_again(
 def test_a_task_that_is_sent_again_after_its_move_died_is_not_taken_for_its_copy(
     stock: Celery, address: str, aq: AgentQ, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
     send(stock, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(KombuLists, "delete", killed)
-        with pytest.raises(KeyboardInterrupt):
-            from_celery(aq, address, ["celery"], pool="shared", unacked=False)
+    with killed(monkeypatch, "delete", done=False):
+        from_celery(aq, address, ["celery"], pool="shared", unacked=False)
     send(stock, 1)
     assert from_celery(aq, address, ["celery"], pool="shared", unacked=False) == Migrated(2, 0)
     assert waiting(url) == ["high t1"] * 2
@@ -246,16 +253,8 @@ def test_going_back_killed_between_push_and_ack_doubles_nothing(
     assert stock
     for number in range(5):
         aq.celery.send_task("shop.pay", (number,), task_id=f"b{number}", queue="shared")
-    original = KombuLists.push
-
-    def killed(self: KombuLists, *args: object) -> bool:
-        original(self, *args)  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(KombuLists, "push", killed)
-        with pytest.raises(KeyboardInterrupt):
-            to_celery(aq, address, ["shared"], queue="celery")
+    with killed(monkeypatch, "push", done=True):
+        to_celery(aq, address, ["shared"], queue="celery")
     assert to_celery(aq, address, ["shared"], queue="celery") == Migrated(5, 0)
     assert foreign.client.llen("celery\x06\x163") == 5
     assert waiting(url) == []
@@ -276,16 +275,8 @@ def test_going_back_after_a_death_equal_entries_born_together_are_each_pushed(
     [(entry, fields)] = map(_pair, cell.redis("XRANGE", key, "-", "+"))
     at, _, number = entry.decode().partition("-")
     cell.redis("XADD", key, f"{at}-{int(number) + 1}", *fields)
-    original = KombuLists.push
-
-    def killed(self: KombuLists, *args: object) -> bool:
-        original(self, *args)  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(KombuLists, "push", killed)
-        with pytest.raises(KeyboardInterrupt):
-            to_celery(aq, address, ["shared"], queue="celery")
+    with killed(monkeypatch, "push", done=True):
+        to_celery(aq, address, ["shared"], queue="celery")
     assert to_celery(aq, address, ["shared"], queue="celery") == Migrated(2, 0)
     assert foreign.client.llen("celery") == 2
 
