@@ -6,6 +6,7 @@ from pathlib import Path
 
 from agentq.errors import AddressInUse
 from agentq.host.allocator import launch_environment
+from agentq.host.priority import shorten_slice
 from agentq.settings import Settings
 from agentq.store.embedded import EmbeddedServer, default_data_dir
 
@@ -40,6 +41,8 @@ def start_embedded(
             f"agentq up already runs on {folder} (process {owner}): end it, set another "
             f"embedded.data_dir{remedy}"
         )
+    if server.pid is not None:
+        shorten_slice(pid=server.pid)  # every step waits for it
     return server
 
 

@@ -29,7 +29,7 @@ from agentq.host.allocator import (
 from agentq.host.limits import raise_open_files
 from agentq.host.numa import set_policy
 from agentq.host.plan import Process, read_plan
-from agentq.host.priority import set_nice, set_oom_score
+from agentq.host.priority import set_nice, set_oom_score, shorten_slice
 from agentq.host.supervisor import STOPPING, tell
 from agentq.observe import logs
 from agentq.ops.plan import plan_of
@@ -109,6 +109,8 @@ def _seated(seat: Process | None, options: WorkerOptions, pool: Pool) -> str:
         said = [f"{pin(options.cores)} (--cores)"]
     else:
         said = [f"not pinned (the plan has no {options.pools[0]}-{options.index})"]
+    if pool.purpose == "exclusive" and (slice_said := shorten_slice()):
+        said.append(slice_said)
     if pool.nice is not None:
         said.append(set_nice(pool.nice))
     if pool.oom_score is not None:

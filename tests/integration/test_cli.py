@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from agentq.host.allocator import find_jemalloc
+from agentq.host.process import descendants
 from tests.support.command_line import Home, RunningCommand, home
 from tests.support.waiting import wait_until
 
@@ -93,6 +94,24 @@ def test_doctor_finds_nothing_wrong_with_what_up_has_started(user: Home) -> None
     assert [one for one in found if one["severity"] == "error"] == []
     names = {one["subject"] for one in found if not one["seen"].startswith("not checked")}
     assert not {"workers.pool", "workers.lease", "workers.builds", "broker.functions"} & names
+
+
+@pytest.mark.skipif(
+    tuple(map(int, os.uname().release.split(".")[:2])) < (6, 12), reason="slices came with 6.12"
+)
+def test_the_broker_and_the_critical_worker_take_a_core_soon(up: RunningCommand) -> None:
+    slices: dict[str, int] = {}
+    for pid in descendants(up.process.pid):
+        command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").replace("\0", " ")
+        role = re.search(r"server(?= unixsocket)|--pool \w+", command)
+        found = re.search(
+            r"^se\.slice +: +(\d+)", Path(f"/proc/{pid}/sched").read_text(), re.MULTILINE
+        )
+        if role and found:
+            slices[role[0]] = int(found[1])
+    shared = slices.pop("--pool shared")
+    assert slices == {"server": 100_000, "--pool critical": 100_000}
+    assert shared > 100_000
 
 
 @pytest.mark.usefixtures("up")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentq.host.allocator import launch_environment
+from agentq.host.priority import shorten_slice
 from agentq.store.embedded import EmbeddedServer
 
 
@@ -25,6 +26,8 @@ def private_server(program: Path | None) -> Iterator[EmbeddedServer]:
     )
     try:
         server.start()
+        if server.pid is not None:
+            shorten_slice(pid=server.pid)
         yield server
     finally:
         server.stop()
