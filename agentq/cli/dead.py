@@ -61,21 +61,20 @@ def list_(
         plain = [_plain(letter, obstacle) for letter, obstacle in with_obstacles(store, found)]
         _print({"letters": plain, "all": all_})
         return
-    from rich.console import Console
     from rich.markup import escape
 
-    from agentq.cli.tables import plain_table
+    from agentq.cli.tables import plain_console, plain_table, print_table
 
-    table = plain_table("letter", "died", "task", "queue", ">attempts", "reason")
+    table = plain_table("letter", "died", "task", "queue", ">attempts", "reason", prose="reason")
     for letter in found:
         queue = f"{letter.pool}:{letter.lane}" if letter.pool else "-"
         table.add_row(
             letter.id, f"{letter.died:%Y-%m-%d %H:%M:%S}", escape(letter.task) or "-", queue,
             str(letter.attempts), escape(letter.reason),
         )  # fmt: skip
-    console = Console(highlight=False)
+    console = plain_console()
     if table.row_count:
-        console.print(table)
+        print_table(console, table)
     console.print(f"in all: {all_}")
 
 

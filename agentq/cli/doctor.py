@@ -44,10 +44,11 @@ def doctor(app: App = None, as_json: Json = False) -> None:
 
 
 def _print(findings: tuple[Finding, ...]) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
-    console = Console(highlight=False, soft_wrap=True)
+    from agentq.cli.tables import plain_console
+
+    console = plain_console()
     for one in sorted(findings, key=lambda one: list(_COLOURS).index(one.severity)):
         colour = _COLOURS[one.severity]
         console.print(f"[{colour}]{one.severity}[/{colour}] {one.subject}: {escape(one.seen)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -102,8 +102,9 @@ def _show_plan(aq: AgentQ, app: str | None, launcher: As | None, *, as_json: boo
             typer.echo(command_of(process, launcher=launcher.value, app=named, file=_FILE))
     else:
         from agentq.cli.show_plan import print_plan
+        from agentq.cli.tables import plain_console
 
-        print_plan(_console(), machine, found)
+        print_plan(plain_console(), machine, found)
 
 
 def _show_sizing(work: Workload, *, as_json: bool) -> None:
@@ -116,8 +117,9 @@ def _show_sizing(work: Workload, *, as_json: bool) -> None:
         _echo_json({"needed": needed, "verdict": verdict})
         return
     from agentq.cli.show_plan import print_sizing
+    from agentq.cli.tables import plain_console
 
-    print_sizing(_console(), needed, verdict)
+    print_sizing(plain_console(), needed, verdict)
 
 
 def _show_load(*, as_json: bool) -> None:
@@ -134,17 +136,12 @@ def _show_load(*, as_json: bool) -> None:
         _echo_json({"load": load, "finding": finding})
         return
     from agentq.cli.show_plan import print_load
+    from agentq.cli.tables import plain_console
 
-    print_load(_console(), load, finding)
+    print_load(plain_console(), load, finding)
 
 
 def _echo_json(value: object) -> None:
     import orjson
 
     typer.echo(orjson.dumps(value).decode())
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(highlight=False)

@@ -35,9 +35,7 @@ def pools(as_json: Json = False) -> None:
 
 
 def _print(found: list[Process]) -> None:
-    from rich.console import Console
-
-    from agentq.cli.tables import plain_table
+    from agentq.cli.tables import plain_console, plain_table, print_table
     from agentq.host.topology import format_cores
 
     table = plain_table(
@@ -51,4 +49,4 @@ def _print(found: list[Process]) -> None:
             one.instance, one.state, format_cores(one.cores) or "-", running, load, memory,
             str(one.restarts), one.allocator or "-",
         )  # fmt: skip
-    Console(highlight=False).print(table)
+    print_table(plain_console(), table)

@@ -34,14 +34,16 @@ def settings(
 
         typer.echo(orjson.dumps([dataclasses.asdict(one) for one in found]).decode())
         return
-    from rich.console import Console
+    from rich.markup import escape
 
-    from agentq.cli.tables import plain_table
+    from agentq.cli.tables import plain_console, plain_table, print_table
 
-    table = plain_table("setting", "value", "unit", "from", "what it is")
+    table = plain_table("setting", "value", "unit", "from", "what it is", prose="what it is")
     for one in found:
-        table.add_row(one.key, _shown(one.value), one.unit, one.source, one.description)
-    Console(highlight=False, markup=False).print(table)
+        table.add_row(
+            *map(escape, (one.key, _shown(one.value), one.unit, one.source, one.description))
+        )
+    print_table(plain_console(), table)
 
 
 def _shown(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.markup import escape
 
-from agentq.cli.tables import plain_table
+from agentq.cli.tables import plain_table, print_table
 from agentq.host.core_load import Load
 from agentq.host.finding import Finding
 from agentq.host.machine import Machine
@@ -18,7 +18,15 @@ def print_plan(console: Console, machine: Machine, found: Plan) -> None:
     """Print the machine, a row for each process, what is left, and what stands against it."""
     console.print(f"[bold]Machine[/bold] {_described(machine)}")
     table = plain_table(
-        "process", ">cores", ">cpu steps on", ">node", ">slots", ">threads", ">memory", "why"
+        "process",
+        ">cores",
+        ">cpu steps",
+        ">node",
+        ">slots",
+        ">threads",
+        ">memory",
+        "why",
+        prose="why",
     )
     for one in found.processes:
         children = format_cores(cpu for child in one.children for cpu in child)
@@ -28,9 +36,9 @@ def print_plan(console: Console, machine: Machine, found: Plan) -> None:
             "-" if one.node is None else str(one.node), str(one.slots), str(one.threads),
             f"{one.memory_bytes >> 20} MiB", one.reason,
         )  # fmt: skip
-    console.print(table)
-    console.print(f"[bold]System[/bold] {_left(found)}", soft_wrap=True)
-    console.print(f"[bold]Broker[/bold] if it runs here: {found.broker.reason}", soft_wrap=True)
+    print_table(console, table)
+    console.print(f"[bold]System[/bold] {_left(found)}")
+    console.print(f"[bold]Broker[/bold] if it runs here: {found.broker.reason}")
     for finding in found.findings:
         print_finding(console, finding)
 
@@ -38,13 +46,13 @@ def print_plan(console: Console, machine: Machine, found: Plan) -> None:
 def print_finding(console: Console, finding: Finding) -> None:
     """Print what was seen, why it matters and what to do."""
     said = escape(f"{finding.subject}: {finding.seen}")
-    console.print(f"[yellow]{finding.severity}[/yellow] {said}", soft_wrap=True)
-    console.print(f"  {escape(finding.why)}; {escape(finding.remedy)}", soft_wrap=True)
+    console.print(f"[yellow]{finding.severity}[/yellow] {said}")
+    console.print(f"  {escape(finding.why)}; {escape(finding.remedy)}")
 
 
 def print_sizing(console: Console, needed: Sizing, verdict: Verdict) -> None:
     """Print what some work needs, and whether this machine has it."""
-    table = plain_table("needed", ">", "")
+    table = plain_table("needed", ">", "what for", prose="what for")
     for name, value, what in (
         ("steps", f"{needed.steps_per_second:.1f}", "a second in the busiest hour"),
         ("model slots", str(needed.model_slots), "calls at once that the model server must take"),
@@ -61,11 +69,11 @@ def print_sizing(console: Console, needed: Sizing, verdict: Verdict) -> None:
         ("broker memory", f"{needed.broker_bytes >> 20} MiB", "runs.keep included, fork included"),
     ):
         table.add_row(name, value, what)
-    console.print(table)
+    print_table(console, table)
     enough = "[green]yes[/green]" if verdict.enough else "[red]no[/red]"
     console.print(f"[bold]Is this machine enough?[/bold] {enough}")
     for reason in verdict.reasons:
-        console.print(f"  {escape(reason)}", soft_wrap=True)
+        console.print(f"  {escape(reason)}")
     console.print("Your steps' own code comes on top; figures: agentq bench shares")
 
 
@@ -74,12 +82,12 @@ def print_load(console: Console, load: Load, finding: Finding | None) -> None:
     table = plain_table(">core", ">busy", ">interrupts")
     for core in load.cores:
         table.add_row(str(core.core), f"{core.busy:.0%}", f"{core.interrupts:.0%}")
-    console.print(table)
+    print_table(console, table)
     processes = plain_table("process", ">id", ">of a core", "may run on")
     for one in load.runners[:10]:
         cores = format_cores(one.cores)
         processes.add_row(escape(one.name), str(one.pid), f"{one.share:.0%}", cores)
-    console.print(processes)
+    print_table(console, processes)
     if finding is not None:
         print_finding(console, finding)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agentq.cli.tables import plain_table
+from agentq.cli.tables import plain_table, print_table
 from agentq.ops.timeline import (
     Attempt,
     Batches,
@@ -35,9 +35,9 @@ def print_run(console: Console, status: RunStatus, events: tuple[RunEvent, ...])
     if not attempts:
         return
     console.print()
-    console.print(_timeline(groups_of(attempts), _ms(status.submitted)))
+    print_table(console, _timeline(groups_of(attempts), _ms(status.submitted)))
     console.print()
-    console.print(_shares(costs_of(attempts, **_span(status, attempts))))
+    print_table(console, _shares(costs_of(attempts, **_span(status, attempts))))
     if (batches := batches_of(attempts)).items:
         console.print()
         console.print(_batches(batches), highlight=False)
@@ -111,7 +111,9 @@ def _span(status: RunStatus, attempts: list[Attempt]) -> dict[str, float]:
 
 
 def _timeline(groups: list[Group], began: float) -> Table:
-    table = plain_table("step", ">started", ">waited", ">ran", "where", title="Timeline")
+    table = plain_table(
+        "step", ">started", ">waited", ">ran", "where", prose="where", title="Timeline"
+    )
     hosts = {_host(a.worker) for group in groups for a in group.attempts}
     for group in groups:
         rows = _wide_rows(group) if group.wide else _rows(group)

@@ -41,9 +41,9 @@ def status(
 
 def _show_run(app: str | None, run_id: str, *, as_json: bool) -> None:
     import orjson
-    from rich.console import Console
 
     from agentq.cli.show_run import print_run, run_as_json
+    from agentq.cli.tables import plain_console
     from agentq.cli.why import lines
     from agentq.ops.application import any_app
     from agentq.ops.why import explain
@@ -54,14 +54,14 @@ def _show_run(app: str | None, run_id: str, *, as_json: bool) -> None:
     if as_json:
         typer.echo(orjson.dumps(run_as_json(found, events)).decode())
         return
-    console = Console(highlight=False)
+    console = plain_console()
     took = f", took {found.took.total_seconds():.2f} s" if found.took else ""
     console.print(f"{found.flow} {found.id}: {_coloured(found.state.value)}{took}")
     print_run(console, found, events)
     if not found.state.ended:
         console.print("\nNot ended yet")
         for line in lines(explain(aq, run_id)):
-            console.print(f"  {line}", markup=False, soft_wrap=True)
+            console.print(f"  {line}", markup=False)
 
 
 def _show_cell(app: str | None, *, as_json: bool) -> None:
@@ -74,9 +74,9 @@ def _show_cell(app: str | None, *, as_json: bool) -> None:
 
         typer.echo(orjson.dumps(found).decode())
         return
-    from rich.console import Console
+    from agentq.cli.tables import plain_console
 
-    _print_cell(Console(highlight=False), found)
+    _print_cell(plain_console(), found)
 
 
 def _print_cell(console: Console, found: CellStatus) -> None:
@@ -106,7 +106,7 @@ def _print_cell(console: Console, found: CellStatus) -> None:
 
 def _print_queues(console: Console, found: CellStatus) -> None:
     from agentq.cli.show_run import seconds
-    from agentq.cli.tables import plain_table
+    from agentq.cli.tables import plain_table, print_table
 
     console.print(f"[bold]Queues[/bold] {found.delayed} delayed, {found.dead}")
     if not found.queues:
@@ -115,7 +115,7 @@ def _print_queues(console: Console, found: CellStatus) -> None:
     for queue in found.queues:
         oldest = seconds(queue.oldest_ms) if queue.oldest_ms is not None else "-"
         table.add_row(queue.pool, queue.lane, str(queue.waiting), oldest, str(queue.held))
-    console.print(table)
+    print_table(console, table)
 
 
 def _print_stopped(console: Console, found: CellStatus) -> None:
@@ -142,7 +142,7 @@ def _print_stopped(console: Console, found: CellStatus) -> None:
 
 
 def _print_workers(console: Console, found: CellStatus) -> None:
-    from agentq.cli.tables import plain_table
+    from agentq.cli.tables import plain_table, print_table
     from agentq.host.topology import format_cores
     from agentq.store.skew import SKEW_SHOWN_MS
 
@@ -169,7 +169,7 @@ def _print_workers(console: Console, found: CellStatus) -> None:
             str(worker.running), str(worker.slots), str(worker.done),
             f"{worker.memory / 2**20:.0f} MB", worker.allocator.partition(" ")[0], lease,
         )  # fmt: skip
-    console.print(table)
+    print_table(console, table)
     for worker in found.workers:
         if worker.state == "stalled":
             console.print(
@@ -191,14 +191,14 @@ def _print_recent(console: Console, found: CellStatus) -> None:
     from rich.markup import escape
 
     from agentq.cli.show_run import seconds
-    from agentq.cli.tables import plain_table
+    from agentq.cli.tables import plain_table, print_table
 
     if not found.recent:
         return
     table = plain_table("run", "flow", "state", ">age")
     for run in found.recent:
         table.add_row(run.id, escape(run.flow), _coloured(run.state), seconds(run.age_ms))
-    console.print(table)
+    print_table(console, table)
 
 
 def _coloured(state: str) -> str:
