@@ -211,7 +211,14 @@ class Tracer:
         error: Exception | None = None,
         after: timedelta | None = None,
     ) -> None:
-        """Add the step's entry to the run's timeline."""
+        """Add the step's entry to the run's timeline.
+
+        What this process takes for the broker's time lags behind it, more the busier both are, and
+        each process' by its own. Where it says that the step began before it was queued, the time
+        at which it was queued, the broker's own, is nearer: so no step stands before another whose
+        end it waited for.
+        """
+        start = max(started_ms, delivery.ready_ms)
         data = {
             "step": delivery.task.name,
             "task": delivery.id,
@@ -219,8 +226,8 @@ class Tracer:
             "attempt": delivery.attempt,
             "worker": self._parts.hostname,
             "core": self._core,
-            "start": started_ms,
-            "waited": max(0, started_ms - delivery.ready_ms),
+            "start": start,
+            "waited": start - delivery.ready_ms,
             "ran": round(ran * 1000, 1),
             **context.ledger.as_json(),
         }

@@ -50,7 +50,9 @@ class Events:
         return lambda *_: None
 
 
-def traced(error: Exception | None = None) -> tuple[list[Any], list[calls.Call], Delivery]:
+def traced(
+    error: Exception | None = None, entry: bytes = b"1-0"
+) -> tuple[list[Any], list[calls.Call], Delivery]:
     """Run one step; return what it was given, the calls that end it, and its delivery."""
     aq = AgentQ("traced", overrides={"broker.url": "agentq://127.0.0.1:1"})
     given: list[Any] = []
@@ -71,7 +73,7 @@ def traced(error: Exception | None = None) -> tuple[list[Any], list[calls.Call],
     message = Envelope("only", "r:0", headers, {}, envelope.JSON, "utf-8")
     delivery = Delivery(
         aq.celery.tasks["only"], message, "shared", "normal", b"s",
-        b"1-0", "r:0", "r", "", envelope.step_body(b"1"), 0, 0, 0,
+        entry, "r:0", "r", "", envelope.step_body(b"1"), 0, 0, 0,
         Deadline(DEADLINE_MS if error is None else 0),
     )  # fmt: skip
     ending = asyncio.run(Tracer(parts).run(delivery))
@@ -94,3 +96,10 @@ def test_what_can_not_be_read_fails_the_step_with_that_error() -> None:
 def test_a_broker_that_is_away_is_no_outcome_of_a_step() -> None:
     with pytest.raises(BrokerUnavailable):
         traced(BrokerUnavailable("no answer"))
+
+
+def test_a_step_never_began_before_it_was_queued_however_far_the_workers_clock_lags() -> None:
+    _, _, delivery = traced(ValueError("tried"), entry=b"5000-0")  # the clock says 1,019
+    [event] = [effect for effect in delivery.outbox.effects if effect[0] == "event"]
+    entry = next(orjson.loads(part) for part in event if str(part).startswith("b'{\"step"))
+    assert (entry["start"], entry["waited"]) == (5000, 0)
