@@ -131,13 +131,13 @@ class Lease:
             self._went = time.monotonic()
 
     def _renew(self, *, first: bool) -> bool:
-        asked, asked_ms = time.monotonic(), wall_ms()
+        asked_ms = wall_ms()
         call = calls.renew(
             self._store.keys.prefix, self.worker, self._lease_ms, first=first, report=self._report()
         )
         now_ms, held = self._store.call(call)
         self.skew_ms = skew.learn(self._store.address, now_ms, asked_ms)
-        self._clock.learn(now_ms, (asked + time.monotonic()) / 2)
+        self._clock.learn(now_ms, time.monotonic())
         return bool(held)
 
 

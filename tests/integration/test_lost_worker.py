@@ -142,6 +142,23 @@ def test_signs_of_life_stop_with_the_thread_that_renews_the_lease(
         assert alive(), "a lease that was stopped has nothing to renew: the loop takes a new one"
 
 
+def test_a_slow_renewal_does_not_put_the_worker_ahead_of_the_brokers_clock(url: str) -> None:
+    def slow_report() -> bytes:
+        time.sleep(0.2)  # as a connection that is made first, or a busy core
+        return b"{}"
+
+    store, clock = Store(address=parse(url), timeout=timedelta(seconds=5)), BrokerClock()
+    lease = Lease(
+        store=store, worker=DEAD, lease=timedelta(seconds=15), hang_timeout=timedelta(seconds=10),
+        clock=clock, report=slow_report, on_lost=lambda _: None,
+    )  # fmt: skip
+    lease.start()
+    lease.stop()
+    believed = clock.now_ms(time.monotonic())
+    seconds, micros = store.command("TIME")
+    assert believed <= int(seconds) * 1000 + int(micros) // 1000
+
+
 def heard(supervisor: socket.socket) -> bytes:
     try:
         return supervisor.recv(100)
