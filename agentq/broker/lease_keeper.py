@@ -32,7 +32,7 @@ from agentq.broker.parking import Parking
 from agentq.broker.terms import Terms
 from agentq.clock import wall_ms
 from agentq.errors import BrokerUnavailable, FunctionsMissing
-from agentq.store import calls, skew
+from agentq.store import announced, calls, skew
 from agentq.store.address import Address
 from agentq.store.calls import Call
 from agentq.store.client import Store
@@ -238,6 +238,8 @@ class LeaseKeeper:
         now_ms, _ = self._store.call(self._renewal(first=True))
         self._skew_ms = skew.learn(self._store.address, now_ms, asked_ms)
         self._renewed = time.monotonic()
+        if worker_app.hostname():
+            announced.announce(self._store, self.name, worker_app.names())
 
     def _renewal(self, *, first: bool) -> Call:
         report: dict[str, Any] = {

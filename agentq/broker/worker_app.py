@@ -10,6 +10,7 @@ from celery import current_app, signals
 from celery.app.task import Context
 
 from agentq.errors import WorkerLost
+from agentq.store import announced
 
 _pool = SimpleNamespace(processes=0, slots=0, hostname="")
 
@@ -67,6 +68,12 @@ def consumption() -> tuple[int, int]:
 def knows(task: str) -> bool:
     """Whether this worker has *task*; a plain Celery app answers itself for what it lacks."""
     return getattr(current_app, "aq", None) is None or task in current_app.tasks
+
+
+def names() -> bytes:
+    """Return what the worker announces: its tasks, and the flows of an app of ours."""
+    aq = getattr(current_app, "aq", None)
+    return announced.names(current_app.tasks, aq.flows if aq is not None else ())
 
 
 def give_up(payload: dict[str, Any], reason: str) -> None:

@@ -26,18 +26,19 @@ def pause(
     """Start nothing more of a pool, step, flow or tenant until it is resumed.
 
     What runs already goes on. What waits keeps its place: a pool's in its queues, the rest put
-    aside. Deadlines are not paused. A name that the app lacks is refused; without an app it can
-    not be known.
+    aside. Deadlines are not paused. A name that neither the app nor a worker has is refused;
+    without an app it is paused, and told.
 
     Example: agentq pause step shop.pay
     """
     from agentq.ops.application import any_app
+    from agentq.ops.known import read_known
     from agentq.ops.pausing import Kind, doubt
     from agentq.ops.pausing import pause as begin
 
     aq = any_app(app)
     named = bool(app or aq.settings.app)
-    doubted = doubt(aq, Kind(kind), name, named=named)
+    doubted = doubt(aq, Kind(kind), name, named=named, workers=read_known(aq.store))
     if doubted and named and not anyway:
         raise typer.BadParameter(f"{doubted} (--anyway pauses it)", param_hint="NAME")
     new = begin(aq.store, Kind(kind), name)

@@ -32,6 +32,7 @@ def purge(
     """
     from agentq.cli.options import duration
     from agentq.ops.application import any_app
+    from agentq.ops.known import read_known
     from agentq.ops.pausing import ago
     from agentq.ops.pausing import purge as move
     from agentq.store.calls import Fitting
@@ -44,10 +45,14 @@ def purge(
         )
     if not yes:
         raise typer.BadParameter("it moves what waits: say that you mean it", param_hint="--yes")
-    moved = move(any_app(app).store, fitting, reason="purged")
+    store = any_app(app).store
+    moved = move(store, fitting, reason="purged")
     if as_json:
         import orjson
 
         typer.echo(orjson.dumps({"purged": moved}).decode())
     else:
         typer.echo(f"{moved} messages moved to the dead letters")
+    for kind, name in (("step", step), ("flow", flow)):
+        if name and not moved and (lacking := read_known(store).lacks(kind, name)):
+            typer.echo(f"note: {lacking}", err=True)

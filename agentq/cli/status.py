@@ -128,16 +128,18 @@ def _print_stopped(console: Console, found: CellStatus) -> None:
         aside = f", {pause.aside} put aside" if pause.aside else ""
         ending = ", being resumed" if pause.ending else ""
         what = f"{pause.kind} {escape(pause.name)} for {seconds(pause.for_ms)}"
-        console.print(f"  [yellow]paused[/yellow] {what}{aside}{ending}")
+        unknown = ", which no worker has" if pause.unknown else ""
+        console.print(f"  [yellow]paused[/yellow] {what}{aside}{ending}{unknown}")
     for pool, count in found.retries.items():
         console.print(
             f"  [yellow]held[/yellow] {count} retries of pool {escape(pool)}: "
             "they are at their budget (retry.budget)"
         )
     for parked in found.parked:
+        whose = "a worker has by now, it is offered again:" if parked.known else "no worker has"
         console.print(
             f"  [yellow]parked[/yellow] {parked.count} for {seconds(parked.for_ms)}: "
-            f"no worker has {escape(parked.lacking)}"
+            f"{whose} {escape(parked.lacking)}"
         )
 
 

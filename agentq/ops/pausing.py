@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from agentq.clock import milliseconds
 from agentq.errors import DeadLettersFull
+from agentq.ops.known import Known, meant
 from agentq.store import calls
+from agentq.store.announced import CELERYS_OWN
 from agentq.store.calls import Fitting
 from agentq.store.client import Store
 
@@ -48,6 +49,8 @@ class Pause:
     """Messages that fetches met and put aside; of a paused pool they stay in their queues."""
     ending: bool
     """Whether it is being lifted."""
+    unknown: bool = False
+    """Whether it is a step or flow that no worker has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +62,33 @@ class Resumed:
     brought_back: int
 
 
-def doubt(app: AgentQ, kind: Kind, name: str, *, named: bool) -> str | None:
+def doubt(app: AgentQ, kind: Kind, name: str, *, named: bool, workers: Known) -> str | None:
     """Return why *name* may be no name of *kind*, None where it is one or any may be.
 
-    Another app's workers may have it. *named*: whether the user said which app it is.
+    *named*: whether the user said which app it is. *workers*: what they have, whichever app's.
     """
+    if workers.has(kind, name):
+        return None
     if not named and kind in (Kind.STEP, Kind.FLOW):
-        return f"no app is named (-A), so whether there is a {kind} {name!r} is not known"
-    known: Collection[str]
+        unsure = f"no app is named (-A), so whether there is a {kind} {name!r} is not known"
+        return workers.lacks(kind, name) or unsure
+    known = _names_of(app, kind)
+    if known is None or name in known:
+        return None
+    return f"app {app.name!r} has no {kind} {name!r}{meant(name, known)}"
+
+
+def _names_of(app: AgentQ, kind: Kind) -> Collection[str] | None:
+    """Return what *app* has of *kind*; None where any name may be one."""
     match kind:
         case Kind.POOL:
-            known = app.settings.pools
+            return app.settings.pools
         case Kind.STEP:
-            known = [task for task in app.celery.tasks if not task.startswith("celery.")]
+            return [task for task in app.celery.tasks if not task.startswith(CELERYS_OWN)]
         case Kind.FLOW:
-            known = app.flows
+            return app.flows
         case Kind.TENANT:
             return None
-    if name in known:
-        return None
-    near = get_close_matches(name, known, n=1) or [one for one in known if one.endswith(f".{name}")]
-    meant = f"; did you mean {near[0]}?" if near else ""
-    return f"app {app.name!r} has no {kind} {name!r}{meant}"
 
 
 def pause(store: Store, kind: Kind, name: str) -> bool:

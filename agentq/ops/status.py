@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
 
 from agentq.broker.routing import LANES
 from agentq.ops.dead import Kept, kept, questions
+from agentq.ops.known import Known, read_known
 from agentq.ops.pausing import Kind, Pause, read_pauses
 from agentq.ops.replies import facts as _facts
 from agentq.ops.replies import pairs as _pairs
@@ -103,6 +104,8 @@ class Parked:
     count: int
     for_ms: int
     """Since the first of them was handed back."""
+    known: bool = False
+    """Whether a worker has it by now: then they are handed out when they are offered next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,15 +168,19 @@ def read_status(store: Store, *, brief: bool = False) -> CellStatus:
     )
     now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
     queues = _queues(store, [lane.decode() for lane in lanes], now_ms)
-    pauses = read_pauses(store, now_ms)
+    pauses, parked = read_pauses(store, now_ms), _parked(store, now_ms)
+    # A thousand workers say a lot: they are asked only where there is something to look up.
+    there = read_known(store) if not brief and (pauses or parked) else Known()
     return CellStatus(
         broker=_broker(store, info, config),
         queues=queues,
         delayed=delayed,
         dead=kept(dead, counts),
-        parked=_parked(store, now_ms),
+        parked=tuple(replace(one, known=_is_known(there, one)) for one in parked),
         retries=_retries(store),
-        pauses=pauses,
+        pauses=tuple(
+            replace(one, unknown=there.lacks(one.kind, one.name) is not None) for one in pauses
+        ),
         workers=_workers(store, _scored(leases), now_ms, _left_waiting(queues, pauses)),
         runs=_runs(store, [run.decode() for run in newest]),
         runs_known=known,
@@ -292,6 +299,11 @@ def _parked(store: Store, now_ms: int) -> tuple[Parked, ...]:
         Parked(lacking=name, count=int(count), for_ms=now_ms - int(first.get(name, now_ms)))
         for name, count in sorted(_pairs(counts).items())
     )
+
+
+def _is_known(known: Known, parked: Parked) -> bool:
+    kind, _, name = parked.lacking.partition(" ")
+    return known.has("step" if kind == "task" else kind, name)
 
 
 def _retries(store: Store) -> dict[str, int]:

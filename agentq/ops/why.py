@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
@@ -16,6 +17,7 @@ import orjson
 from agentq.broker import envelope
 from agentq.clock import milliseconds
 from agentq.ops.dead import Wanted, letters
+from agentq.ops.known import Known, read_known
 from agentq.ops.pausing import Kind, sources
 from agentq.ops.status import CellStatus, Worker, read_status
 from agentq.store import calls
@@ -181,7 +183,7 @@ class _Search:
             said = f"{kind} {what} is paused"
             alike = f"wait: {said}"
             return Wait(step=name, where="paused", said=said, for_ms=age, alike=alike, stuck=True)
-        queue, stop = f"{pool.decode()}:{lane.decode()}", self._stop(pool.decode())
+        queue, stop = f"{pool.decode()}:{lane.decode()}", self._stop(pool.decode(), name)
         limit = stop or self._limit(pool.decode())
         said = f"waits in queue {queue}, place {place} of {of}{limit}"
         alike = f"wait in queue {queue}{limit}"
@@ -213,11 +215,17 @@ class _Search:
         said = f"{what}, due in {left:.1f} s{held}"
         return Wait(step=step, where="delayed", said=said, for_ms=age, alike=alike + held)
 
-    def _stop(self, pool: str) -> str:
-        """Return what stops a pool's queue, as far as it shows."""
+    @cached_property
+    def _known(self) -> Known:
+        return read_known(self._store)
+
+    def _stop(self, pool: str, step: str) -> str:
+        """Return what stops *step* in a pool's queue, as far as it shows."""
         if any(p.kind is Kind.POOL and p.name == pool and not p.ending for p in self._cell.pauses):
             return f"; pool {pool} is paused"
-        return "" if self._serving(pool) else f"; no worker serves pool {pool}"
+        if not self._serving(pool):
+            return f"; no worker serves pool {pool}"
+        return f"; {lacking}" if (lacking := self._known.lacks(Kind.STEP, step)) else ""
 
     def _limit(self, pool: str) -> str:
         """Return what keeps the queue of a pool that is served from moving, as far as it shows."""

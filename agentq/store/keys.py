@@ -18,7 +18,7 @@ Key, type, what it holds, how long it lives::
     wake:<worker>             list    tokens that wake a worker or cancel a run; a few leases
     workers                   zset    worker -> lease end, ms of Redis' clock
                                       permanent, bounded
-    worker:<worker>           hash    pool, host, pid, lease, what it reports; a day
+    worker:<worker>           hash    pool, host, pid, lease, what it reports and has; a day
     reap:last                 string  when `reap` last ran, ms; permanent
     reap:server               string  run id of the server that judged leases last; permanent
     delayed                   zset    delivery -> due ms; permanent, bounded

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from agentq.clock import milliseconds, wall_ms
 from agentq.errors import BrokerUnavailable
 from agentq.host.supervisor import LeaseNote, Watchdog
-from agentq.store import calls, skew
+from agentq.store import announced, calls, skew
 from agentq.timing.deadline import BrokerClock
 
 if TYPE_CHECKING:
@@ -40,8 +40,12 @@ class Lease:
         clock: BrokerClock,
         report: Callable[[], bytes],
         on_lost: Callable[[str], None],
+        names: bytes = b"",
     ) -> None:
-        """Keep the parts; *on_lost* is called with *worker*, from the thread, once it is reaped."""
+        """Keep the parts; *on_lost* is called with *worker*, from the thread, once it is reaped.
+
+        *names*: what it announces, as `store.announced` makes it.
+        """
         self.worker = worker
         self._store = store
         self._lease_ms = milliseconds(lease)
@@ -49,6 +53,8 @@ class Lease:
         self._clock = clock
         self._report = report
         self._on_lost = on_lost
+        self._names = names
+        self._announced = False
         self.skew_ms = 0
         """How far this machine's wall clock is ahead of the broker's, as last seen."""
         self._watchdog = Watchdog()
@@ -138,6 +144,8 @@ class Lease:
         now_ms, held = self._store.call(call)
         self.skew_ms = skew.learn(self._store.address, now_ms, asked_ms)
         self._clock.learn(now_ms, time.monotonic())
+        if held and not self._announced:
+            self._announced = announced.announce(self._store, self.worker, self._names)
         return bool(held)
 
 

@@ -36,7 +36,7 @@ from agentq.broker.warming import places
 from agentq.errors import BrokerUnavailable
 from agentq.host.allocator import live
 from agentq.host.process import rss_bytes
-from agentq.store import calls
+from agentq.store import announced, calls
 from agentq.store.client import AsyncStore, Store
 from agentq.store.multiplexer import Multiplexer
 from agentq.timing.deadline import BrokerClock
@@ -317,6 +317,7 @@ class Loop:
             clock=self._clock,
             report=self._report,
             on_lost=lambda worker: self.call_threadsafe(self._on_lost, worker),
+            names=announced.names(self.app.tasks, self.aq.flows),
         )
         said = False
         while not _told_to_stop():
@@ -342,9 +343,8 @@ class Loop:
         logger.error(
             "the lease of %s is lost (stopped, cut off or hung for longer than worker.lease): "
             "what it ran (steps: %d) runs elsewhere; taking a new one",
-            self.worker,
-            len(self.hands),
-        )
+            self.worker, len(self.hands),
+        )  # fmt: skip
         self._rejoining = self._loop.create_task(self._rejoin(), name="agentq-rejoin")
 
     async def _rejoin(self) -> None:

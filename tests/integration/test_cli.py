@@ -297,6 +297,15 @@ def test_status_shows_broker_persistence_queues_workers_and_runs(user: Home) -> 
 
 
 @pytest.mark.usefixtures("up")
+def test_without_an_app_a_name_that_no_worker_has_is_told_and_paused(user: Home) -> None:
+    slip = user.run("pause", "step", "shop.dubble")
+    assert slip.stdout == "step shop.dubble paused\n"
+    assert slip.stderr.startswith("but no worker has step 'shop.dubble'; did you mean shop.double?")
+    assert ", which no worker has" in user.run("status").stdout
+    assert user.run("resume", "step", "shop.dubble").returncode == 0
+
+
+@pytest.mark.usefixtures("up")
 def test_cancel_ends_a_run_once(user: Home) -> None:
     run = user.json("submit", "waiting", '"x"', *APP)["run"]
     assert user.json("cancel", run) == {"run": run, "cancelled": True, "state": "cancelled"}

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from agentq.ops.known import read_known
 from agentq.ops.status import read_status
 from tests.support.cell import Cell, message
 from tests.support.ledger import Ledger
@@ -61,6 +62,9 @@ def test_a_worker_with_celerys_own_pool_has_its_name(url: str, ledger: Ledger) -
         app.worker("named", options=(*BOTH_POOLS, "-P", "prefork", "-c", "1"))
         [worker] = wait_until(lambda: read_status(app.app.aq.store).workers, "it has reported")
         assert worker.name == "named@test"
+        store, steps = app.app.aq.store, set(app.app.aq.steps)
+        wait_until(lambda: steps <= read_known(store).steps, "it has said what it has")
+        assert read_known(store).flows == set(app.app.aq.flows)
 
 
 def test_runs_are_counted_by_state(cell: Cell) -> None:

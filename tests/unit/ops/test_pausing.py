@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from agentq import AgentQ
+from agentq.ops.known import Known
 from agentq.ops.pausing import Kind, doubt
+
+OTHERS = Known(steps=frozenset({"bank.pay"}), flows=frozenset({"lend"}), workers=1)
 
 
 def shop() -> AgentQ:
@@ -32,9 +35,20 @@ def shop() -> AgentQ:
     ],
 )
 def test_a_name_that_the_app_lacks_is_doubted(kind: Kind, name: str, told: str | None) -> None:
-    assert doubt(shop(), kind, name, named=True) == told
+    assert doubt(shop(), kind, name, named=True, workers=Known()) == told
 
 
-def test_without_an_app_nobody_knows() -> None:
-    told = doubt(AgentQ("agentq"), Kind.STEP, "pay", named=False)
+def test_without_an_app_and_a_worker_nobody_knows() -> None:
+    told = doubt(AgentQ("agentq"), Kind.STEP, "pay", named=False, workers=Known())
     assert told == "no app is named (-A), so whether there is a step 'pay' is not known"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_a_worker_has_is_not_doubted(*, named: bool) -> None:
+    assert doubt(shop(), Kind.STEP, "bank.pay", named=named, workers=OTHERS) is None
+    assert doubt(shop(), Kind.FLOW, "lend", named=named, workers=OTHERS) is None
+
+
+def test_without_an_app_the_workers_are_asked() -> None:
+    told = doubt(AgentQ("agentq"), Kind.STEP, "pay", named=False, workers=OTHERS)
+    assert told == "no worker has step 'pay'; did you mean bank.pay?"
