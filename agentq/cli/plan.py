@@ -11,8 +11,8 @@ import typer
 from agentq.cli.options import App, Json
 
 if TYPE_CHECKING:
-    from agentq.flows.app import AgentQ
     from agentq.ops.sizing import Workload
+    from agentq.settings import Settings
 
 _FILE = "plan.json"
 _WATCH_S = 1.0
@@ -64,9 +64,10 @@ def plan(
 
     Example: agentq plan --runs 500 --steps-per-day 1000000 --model-seconds 3
     """
-    from agentq.ops.application import any_app
-
-    aq = any_app(app)
+    if load:
+        _show_load(as_json=as_json)
+        return
+    settings, cpu_steps = _planned(app)
     if runs is not None or steps_per_day is not None:
         from agentq.ops.sizing import Workload
 
@@ -76,27 +77,39 @@ def plan(
             model_time=timedelta(seconds=model_seconds),
             calls=model_calls,
             peak=peak,
-            keep=aq.settings.runs.keep,
-            slots=aq.settings.worker.slots,
+            keep=settings.runs.keep,
+            slots=settings.worker.slots,
         )
         _show_sizing(work, as_json=as_json)
-    elif load:
-        _show_load(as_json=as_json)
     else:
-        _show_plan(aq, app, launcher, as_json=as_json)
+        _show_plan(settings, app or settings.app, launcher, cpu_steps=cpu_steps, as_json=as_json)
 
 
-def _show_plan(aq: AgentQ, app: str | None, launcher: As | None, *, as_json: bool) -> None:
+def _planned(app: str | None) -> tuple[Settings, bool]:
+    """Return the settings, and whether there are steps of kind="cpu": only an app has such."""
+    from agentq.settings import load_settings
+
+    settings = load_settings()
+    if not (app or settings.app):
+        return settings, False  # without Celery, whose import is half of the command
+    from agentq.ops.application import load_app
+
+    aq = load_app(app)
+    return aq.settings, any(step.kind == "cpu" for step in aq.steps.values())
+
+
+def _show_plan(
+    settings: Settings, app: str | None, launcher: As | None, *, cpu_steps: bool, as_json: bool
+) -> None:
     from agentq.host.machine import read_machine
     from agentq.ops.plan import command_of, plan_of
 
-    cpu_steps = any(step.kind == "cpu" for step in aq.steps.values())
     machine = read_machine()
-    found = plan_of(aq.settings, cpu_steps=cpu_steps, machine=machine)
+    found = plan_of(settings, cpu_steps=cpu_steps, machine=machine)
     if as_json:
         typer.echo(found.as_json())
     elif launcher is not None:
-        named = app or aq.settings.app or "MODULE:NAME"
+        named = app or "MODULE:NAME"
         typer.echo(f"# agentq plan -A {named} --json > {_FILE}")
         for process in found.processes:
             typer.echo(command_of(process, launcher=launcher.value, app=named, file=_FILE))

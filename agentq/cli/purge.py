@@ -31,7 +31,7 @@ def purge(
     Example: agentq purge --step shop.pay --older-than 1h --yes
     """
     from agentq.cli.options import duration
-    from agentq.ops.application import any_app
+    from agentq.ops.application import cell_of
     from agentq.ops.known import read_known
     from agentq.ops.pausing import ago
     from agentq.ops.pausing import purge as move
@@ -45,7 +45,7 @@ def purge(
         )
     if not yes:
         raise typer.BadParameter("it moves what waits: say that you mean it", param_hint="--yes")
-    store = any_app(app).store
+    store = cell_of(app)
     moved = move(store, fitting, reason="purged")
     if as_json:
         import orjson

@@ -86,8 +86,17 @@ def test_what_a_crash_may_cost_is_said(cell: Cell, breakable_server: Server) -> 
     assert careless.persistence == "no append-only file: a restart loses what waits"
 
 
-@pytest.mark.parametrize("command", [["status"], ["dead", "list"], ["resume", "pool", "shared"]])
-def test_a_command_that_reads_the_cell_imports_neither_celery_nor_what_comes_with_it(
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["status"],
+        ["dead", "list"],
+        ["resume", "pool", "shared"],
+        ["purge", "--step", "x", "--yes"],
+        ["plan"],
+    ],
+)
+def test_a_command_without_an_app_imports_neither_celery_nor_what_comes_with_it(
     url: str, command: list[str]
 ) -> None:
     code = (
@@ -103,5 +112,5 @@ def test_a_command_that_reads_the_cell_imports_neither_celery_nor_what_comes_wit
         timeout=25,
     )
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert "agentq.store.client" in loaded
+    assert "agentq.settings.load" in loaded
     assert not loaded & {"celery", "kombu", "flower", "uvloop", "httpx2", "agentq.flows.app"}
