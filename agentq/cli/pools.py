@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 def pools(as_json: Json = False) -> None:
     """Show each worker unit: state, cores, steps and slots, load, memory, restarts, allocator.
 
-    Load is percent of one core, children included, over half a second. As root: others do not see
-    all of it.
+    Load is percent of one core, children included, over half a second. Remote, with several memory
+    nodes, is the share of the memory that is on other nodes than the cores. As root: others do not
+    see all of it.
 
     Example: agentq pools --json | jq '.[] | select(.restarts > 0)'
     """
@@ -38,9 +39,9 @@ def _print(found: list[Process]) -> None:
     from agentq.cli.tables import plain_console, plain_table, print_table
     from agentq.host.topology import format_cores
 
-    table = plain_table(
-        "process", "state", "cores", ">running", ">load", ">memory", ">restarts", "allocator"
-    )
+    several = any(one.remote is not None for one in found)  # nodes, which few machines have
+    heads = ("process", "state", "cores", ">running", ">load", ">memory", ">restarts", "allocator")
+    table = plain_table(*heads, *([">remote"] if several else []))
     for one in found:
         running = f"{one.running} of {one.slots}" if one.slots is not None else "-"
         load = f"{one.cpu_percent:.0f} %" if one.cpu_percent is not None else "-"
@@ -48,5 +49,6 @@ def _print(found: list[Process]) -> None:
         table.add_row(
             one.instance, one.state, format_cores(one.cores) or "-", running, load, memory,
             str(one.restarts), one.allocator or "-",
+            *([f"{one.remote:.0%}" if one.remote is not None else "-"] if several else []),
         )  # fmt: skip
     print_table(plain_console(), table)

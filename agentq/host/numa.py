@@ -19,6 +19,7 @@ from typing import Literal
 
 from agentq.errors import PlatformUnsupported, SettingsError
 from agentq.host.finding import Finding
+from agentq.host.topology import read_topology
 
 Mode = Literal["default", "preferred", "bind", "interleave", "local"]
 
@@ -142,6 +143,15 @@ def pages(pid: int, *, root: Path = Path("/")) -> Pages:
             for node, count in re.findall(r" N(\d+)=(\d+)", line):
                 by_node[int(node)] += int(count) * int(size[1]) * 1024
     return Pages(by_node=dict(by_node))
+
+
+def at_home(pid: int, cores: Iterable[int], *, root: Path = Path("/")) -> tuple[int, Pages] | None:
+    """Return the node on which the memory of *pid*, which runs on *cores*, shall be; where it is.
+
+    None: there is one node with memory, or the cores are of several. Raises as `pages`.
+    """
+    home = read_topology(root=root / "sys", allowed=cores).home
+    return None if home is None else (home, pages(pid, root=root))
 
 
 def _call(which: int, *arguments: object) -> int:

@@ -63,6 +63,12 @@ class Topology:
         """Usable logical core -> its node."""
         return {thread: core.node for core in self.cores for thread in core.threads}
 
+    @property
+    def home(self) -> int | None:
+        """The node whose memory its cores shall use; None: there is no choice, or they differ."""
+        found = {self.memory_node(node) for node in self.nodes}
+        return found.pop() if len(found) == 1 else None
+
     def distance(self, one: int, other: int) -> int:
         """Return how far the memory of node *other* is from cores of node *one*; 10 is local."""
         known = {node.number: dict(node.distances) for node in self.memory}

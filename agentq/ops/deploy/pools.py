@@ -7,7 +7,8 @@ import socket
 import time
 from dataclasses import dataclass
 
-from agentq.errors import BrokerUnavailable
+from agentq.errors import BrokerUnavailable, PlatformUnsupported
+from agentq.host.numa import at_home
 from agentq.host.process import usage
 from agentq.ops.deploy import systemd
 from agentq.ops.deploy.machine import Machine
@@ -39,6 +40,9 @@ class Process:
     allocator: str
     """What serves malloc there, as it says; "" where it holds no lease."""
     status: str
+    remote: float | None = None
+    """Share, 0-1, of its memory that is on other nodes than its cores; None: there is one node, or
+    it does not show."""
 
 
 def read_pools(machine: Machine) -> list[Process]:
@@ -77,6 +81,7 @@ def _process(
         restarts=unit.restarts,
         allocator=worker.allocator if worker else "",
         status=unit.status,
+        remote=_remote(unit.pid),
     )
 
 
@@ -102,3 +107,11 @@ def _cores(pid: int) -> tuple[int, ...]:
         return tuple(sorted(os.sched_getaffinity(pid))) if pid else ()
     except ProcessLookupError:
         return ()
+
+
+def _remote(pid: int) -> float | None:
+    try:
+        found = at_home(pid, _cores(pid)) if pid else None
+    except (ProcessLookupError, PermissionError, PlatformUnsupported):
+        return None
+    return found[1].remote_share(found[0]) if found is not None else None

@@ -191,6 +191,7 @@ def _shared_machine(facts: Facts, roots: Roots) -> dict[str, Check]:
     checks: dict[str, Check] = {
         "workers.pinning": partial(workers.pinning, facts, cores=len(cores)),
         "workers.limits": partial(workers.limits, facts, roots, host=host),
+        "workers.remote_memory": partial(workers.remote_memory, facts, roots, host=host),
         "interrupts.affinity": partial(
             interrupts.interrupts, roots, worker_cores=sorted(here), allowed=cores
         ),

@@ -7,7 +7,9 @@ from dataclasses import replace
 from itertools import combinations
 
 from agentq.broker.build import build
+from agentq.errors import PlatformUnsupported
 from agentq.host.limits import uses
+from agentq.host.numa import at_home
 from agentq.host.topology import format_cores
 from agentq.ops.doctor.facts import Facts
 from agentq.ops.doctor.finding import Finding, error, note, unchecked, warning
@@ -143,3 +145,23 @@ def limits(facts: Facts, roots: Roots, *, host: str) -> Iterator[Finding]:
             if finding := use.finding():
                 subject, seen = "workers.limits", f"{worker.name}: {use.name}: {finding.seen}"
                 yield replace(finding, subject=subject, seen=seen)
+
+
+def remote_memory(facts: Facts, roots: Roots, *, host: str) -> Iterator[Finding]:
+    """Find workers of this machine whose memory is on another node than their cores."""
+    for worker in facts.cell.workers:
+        if worker.host != host or worker.state != "up":
+            continue
+        try:
+            found = at_home(worker.pid, worker.cores, root=roots.root)
+        except (ProcessLookupError, PermissionError, PlatformUnsupported) as error:
+            yield unchecked(
+                "workers.remote_memory", f"{worker.name}: {type(error).__name__}",
+                remedy="run agentq doctor as root, outside a container",
+            )  # fmt: skip
+            continue
+        if found is None:
+            continue
+        home, pages = found
+        if finding := pages.finding(home, process=worker.name, pid=worker.pid):
+            yield replace(finding, subject="workers.remote_memory")

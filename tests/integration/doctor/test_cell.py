@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from agentq.ops.doctor.roots import Roots
 from agentq.store import calls
 from tests.support.cell import Cell, message
 from tests.support.doctor import HOST, facts, names, reporting
+from tests.unit.host.machines import write, write_host
 
 
 def test_workers_that_are_well_have_no_finding(cell: Cell) -> None:
@@ -88,20 +92,42 @@ def test_a_critical_worker_that_shares_its_core_is_found_where_there_are_enough(
     assert names(workers.pinning(facts(cell), cores=1)) == []
 
 
-def test_a_limit_that_a_worker_is_near_is_found(cell: Cell, tmp_path: Path) -> None:
-    reporting(cell, "w", pid=42)
-    process = tmp_path / "proc/42"
-    (process / "fd").mkdir(parents=True)
-    (process / "maps").touch()
-    limits = process / "limits"
-    limits.write_text("Limit\nMax open files            64                   20000   files\n")
-    for number in range(55):
-        (process / f"fd/{number}").touch()
-    roots = Roots(root=tmp_path)
-    [found] = workers.limits(facts(cell), roots, host=HOST)
-    assert found.seen == "w: open files: 55 of 64 in use (RLIMIT_NOFILE)"
-    limits.write_text("Limit\nMax open files            20000                20000   files\n")
-    assert names(workers.limits(facts(cell), roots, host=HOST)) == []
+def test_a_limit_that_a_worker_is_near_is_found(cell: Cell) -> None:
+    near = (
+        "import os, resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "held = [os.dup(0) for _ in range(55 - len(os.listdir('/proc/self/fd')) + 1)]\n"
+        "print(flush=True); sys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", near], stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        reporting(cell, "w", pid=process.pid)
+        [found] = workers.limits(facts(cell), Roots(), host=HOST)
+        assert found.seen == "w: open files: 55 of 64 in use (RLIMIT_NOFILE)"
+        assert found.severity == "warning"
+        process.stdin.close()
+    reporting(cell, "w", pid=os.getpid())
+    assert names(workers.limits(facts(cell), Roots(), host=HOST)) == []
+
+
+def test_memory_on_another_node_than_the_workers_cores_is_found(cell: Cell, tmp_path: Path) -> None:
+    write_host(tmp_path, nodes=2, cores=2)  # 0 and 1 on node 0, 2 and 3 on node 1
+    heap = "55d0c1a00000 bind:1 heap anon=100 dirty=100 N0={} N1={} kernelpagesize_kB=4"
+    for pid, remote in ((41, 10), (42, 11)):
+        write(tmp_path, f"proc/{pid}/numa_maps", heap.format(remote, 100 - remote))
+    reporting(cell, "near", pid=41, cores=[2, 3])
+    reporting(cell, "far", pid=42, cores=[2, 3])
+    reporting(cell, "both", pid=43, cores=[1, 2])  # of both nodes: none of its memory is far away
+    [found] = workers.remote_memory(facts(cell), Roots(root=tmp_path), host=HOST)
+    assert (found.severity, found.subject) == ("warning", "workers.remote_memory")
+    assert found.seen.startswith("11% of the memory of far (process 42) is not on node 1")
+    assert "migratepages 42 all 1" in found.remedy
+    reporting(cell, "gone", pid=44, cores=[0])
+    both = names(workers.remote_memory(facts(cell), Roots(root=tmp_path), host=HOST))
+    assert both == ["warning workers.remote_memory", "note workers.remote_memory"]
 
 
 def test_a_worker_that_does_not_show_here_is_said(cell: Cell, tmp_path: Path) -> None:
