@@ -183,6 +183,8 @@ def _print_workers(console: Console, found: CellStatus) -> None:
                 f"  [yellow]blobs[/yellow] of {worker.unwritten} ended steps of {worker.name} "
                 "can not be written (its log says why)"
             )
+        if worker.near:
+            console.print(f"  [yellow]limit[/yellow] of {worker.name} nearly met: {worker.near}")
         if abs(worker.skew_ms) <= SKEW_SHOWN_MS:
             continue
         off = f"{abs(worker.skew_ms) / 1000:.0f} s {'ahead of' if worker.skew_ms > 0 else 'behind'}"

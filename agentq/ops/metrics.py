@@ -318,6 +318,8 @@ def _of_workers(workers: Iterable[Worker]) -> Iterator[Metric]:
         ("stalled", "Whether it takes nothing though it has room and work waits",
          lambda one: one.stalled),
         ("memory_bytes", "Resident; 0: it does not say", lambda one: one.memory),
+        ("near_limit", "Whether it has used 80 % of one of the kernel's limits",
+         lambda one: one.near != ""),
         ("clock_ahead_seconds", "Of the broker's clock", lambda one: one.skew_ms / 1000),
     )  # fmt: skip
     names = [(one, (one.name, ",".join(one.pools))) for one in latest.values()]

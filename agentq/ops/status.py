@@ -86,6 +86,8 @@ class Worker:
     """The one that serves its malloc, as it was read back."""
     unwritten: int = 0
     """Of those that run: ended, and waiting for blob storage that can not be written."""
+    near: str = ""
+    """What it has nearly used up of the kernel's limits, e.g. ``open files: 52 of 64 (...)``."""
 
     @property
     def state(self) -> Literal["up", "stalled", "lost"]:
@@ -350,6 +352,7 @@ def _workers(
             build=said.get("build", ""),
             allocator=said.get("allocator", ""),
             unwritten=said.get("unwritten", 0),
+            near=said.get("near", ""),
         )
         found.append(worker)
     return tuple(sorted(found, key=lambda worker: worker.name))

@@ -37,6 +37,8 @@ class Exhaustion:
         self._held = ""
         """The name of the limit that intake waits for."""
         self._warned: set[str] = set()
+        self.near = ""
+        """In words, what was nearly used up at the last look; the lease's thread reads it."""
 
     def met(self, error: Exception) -> None:
         """Stop the intake where *error* comes from a limit; nothing else is done with it."""
@@ -63,6 +65,7 @@ class Exhaustion:
             found = ()
         for use in found:
             self._warn(use)
+        self.near = "; ".join(str(use) for use in found if use.share >= FULL)
         if self._held and self._free(found):
             logger.warning("%s: there is room again; fetching", self._held)
             self._held = ""

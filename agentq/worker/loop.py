@@ -358,7 +358,7 @@ class Loop:
 
     def _report(self) -> bytes:
         """Return what the worker says of itself with each renewal."""
-        begun = hasattr(self, "hands")
+        begun = hasattr(self, "_exhaustion")  # made behind the hands
         report = {
             **build.identity(),
             "hostname": self.hostname,
@@ -373,9 +373,9 @@ class Loop:
             "rss": rss_bytes(os.getpid()),
             "allocator": self._allocator,
         }
-        if unwritten := self.aq.blob_endings.waiting:
-            report["unwritten"] = unwritten
-        return orjson.dumps(report)
+        near = self._exhaustion.near if begun else ""
+        rare = {"unwritten": self.aq.blob_endings.waiting, "near": near}
+        return orjson.dumps(report | {name: said for name, said in rare.items() if said})
 
     # -- what the settings say --------------------------------------------------------------------
 

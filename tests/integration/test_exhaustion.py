@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from agentq.ops.status import read_status
 from tests.support.ledger import Ledger
 from tests.support.redis_server import Server
 from tests.support.running import Running, running
@@ -44,6 +47,15 @@ def test_too_many_open_files_stop_the_intake_name_the_limit_and_lose_nothing(
     assert f"of {LIMIT} (RLIMIT_NOFILE); LimitNOFILE=65535 in the unit; fetching no more" in log
     assert "open files: there is room again; fetching" in log
     assert "Traceback" not in log.split("Too many open files")[0]
+    used = len(list(Path(f"/proc/{worker.pid}/fd").iterdir()))
+    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (used + 3, LIMIT))
+
+    def told() -> str:
+        [shown] = read_status(app.app.aq.store, brief=True).workers
+        return shown.near
+
+    said = rf"open files: \d+ of {used + 3} \(RLIMIT_NOFILE\)"
+    wait_until(lambda: re.fullmatch(said, told()), "status tells a limit that is nearly met")
 
 
 def test_links_that_are_cut_while_no_file_can_be_opened_come_back(

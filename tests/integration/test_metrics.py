@@ -126,6 +126,7 @@ def test_a_worker_tells_what_it_consumes(app: Running, kind: tuple[str, ...]) ->
     assert found is not None
     assert found.value("agentq_worker_slots", worker="w@test") == (2 if kind else 1000)
     assert found.value("agentq_worker_stalled", worker="w@test") == 0
+    assert found.value("agentq_worker_near_limit", worker="w@test") == 0
     assert found.value("agentq_pool_completed_total", pool="shared") == 3
 
 

@@ -7,10 +7,13 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
+from agentq.cli.main import app as command
 from agentq.ops.known import read_known
 from agentq.ops.status import read_status
 from tests.support.cell import Cell, message
+from tests.support.doctor import reporting
 from tests.support.ledger import Ledger
 from tests.support.redis_server import Server
 from tests.support.running import BOTH_POOLS, running
@@ -65,6 +68,17 @@ def test_a_worker_with_celerys_own_pool_has_its_name(url: str, ledger: Ledger) -
         store, steps = app.app.aq.store, set(app.app.aq.steps)
         wait_until(lambda: steps <= read_known(store).steps, "it has said what it has")
         assert read_known(store).flows == set(app.app.aq.flows)
+
+
+def test_a_limit_that_a_worker_has_nearly_met_is_shown(
+    cell: Cell, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTQ_BROKER__URL", url)
+    reporting(cell, "well")
+    reporting(cell, "full", near="open files: 52 of 64 (RLIMIT_NOFILE)")
+    shown = CliRunner().invoke(command, ["status"]).stdout.splitlines()
+    told = "  limit of full nearly met: open files: 52 of 64 (RLIMIT_NOFILE)"
+    assert [line for line in shown if line.startswith("  limit")] == [told]
 
 
 def test_runs_are_counted_by_state(cell: Cell) -> None:

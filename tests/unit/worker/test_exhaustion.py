@@ -79,9 +79,13 @@ def test_four_fifths_are_said_once_until_use_has_fallen(
     use: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     watch, _ = watching([1])
+    near = []
     for now in (79, 80, 90, 70, 80):
         use[0] = now
         watch.round()
+        near.append(watch.near)
+    told = "open files: {} of 100 (there)"
+    assert near == ["", told.format(80), told.format(90), "", told.format(80)]
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert said == ["open files: 80 of 100 (there): 80 % in use; raise it"] * 2
 
