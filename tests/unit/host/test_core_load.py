@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agentq.errors import PlatformUnsupported
 from agentq.host.core_load import CoreLoad, Load, Runner, between, look, unbalanced
-from agentq.host.topology import Core, Topology, read_topology
+from agentq.host.topology import Core, Topology
 from tests.unit.host.machines import write
 
 TWO_NODES = Topology(
@@ -102,17 +103,40 @@ def test_without_proc_it_is_said(tmp_path: Path) -> None:
         look(root=tmp_path)
 
 
-def test_a_busy_process_of_this_machine_is_seen_with_its_core() -> None:
+def test_two_busy_processes_that_share_a_core_of_this_machine_are_found_as_the_cause() -> None:
     core = max(os.sched_getaffinity(0))
     spin = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        before = look()
-        while (found := between(before, look())).cores == () or not (
-            seen := [runner for runner in found.runners if runner.pid == process.pid]
-        ):
-            assert time.monotonic() - before.at < 20
-        process.kill()
-    assert seen[0].cores == (core,)
-    assert read_topology().allowed
+    command = [sys.executable, "-c", spin]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE) as one,
+        subprocess.Popen(command, stdout=subprocess.PIPE) as other,
+    ):
+        both = {one.pid, other.pid}
+        try:
+            for process in (one, other):
+                assert process.stdout is not None
+                process.stdout.readline()  # it has moved to its core
+            found = _seen(both)
+        finally:
+            one.kill()
+            other.kill()
+    assert {runner.cores for runner in found.runners if runner.pid in both} == {(core,)}
+    # Whatever else runs here, the other cores could be idle.
+    idle = CoreLoad(core=core + 1, busy=0, interrupts=0)
+    measured = next(one for one in found.cores if one.core == core)
+    alone = Topology(cores=tuple(Core(node=0, threads=(at,)) for at in (core, core + 1)))
+    told = unbalanced(replace(found, cores=(measured, idle)), alone)
+    assert told is not None
+    assert told.why.startswith("affinity: ")
+    assert all(f"({pid})" in told.why for pid in both)
+
+
+def _seen(pids: set[int]) -> Load:
+    """Return the load of this machine once all of *pids* show in some ticks of it."""
+    before = look()
+    while True:
+        found = between(before, look())
+        took = time.monotonic() - before.at
+        if took > 0.1 and pids <= {runner.pid for runner in found.runners}:
+            return found
+        assert took < 20
