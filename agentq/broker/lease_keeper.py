@@ -32,6 +32,7 @@ from agentq.broker.parking import Parking
 from agentq.broker.terms import Terms
 from agentq.clock import wall_ms
 from agentq.errors import BrokerUnavailable, FunctionsMissing
+from agentq.host.supervisor import LeaseNote
 from agentq.store import announced, calls, skew
 from agentq.store.address import Address
 from agentq.store.calls import Call
@@ -80,7 +81,9 @@ class LeaseKeeper:
         self._returns: deque[Call] = deque()
         self._held = False
         self._returning = threading.Lock()
+        self._note = LeaseNote(environ={})
         self._renewed = 0.0
+        self._went = time.monotonic()
         self._said_missing = False
         self._skew_ms = 0
         self._lock = threading.Lock()
@@ -99,6 +102,7 @@ class LeaseKeeper:
             if self._thread is not None:
                 return
             self._take()
+            self._went = time.monotonic()
             self._stop.clear()
             self._thread = threading.Thread(target=self._run, name="agentq-lease", daemon=True)
             self._thread.start()
@@ -118,7 +122,20 @@ class LeaseKeeper:
         with contextlib.suppress(BrokerUnavailable):  # then it runs out by itself
             while self._store.call(call) >= calls.HANDED_BACK:
                 pass
+            self._note.remove()
         self._store.close()
+
+    def note_in(self, note: LeaseNote) -> None:
+        """Keep in *note* which lease is held: who finds this process dead hands back by it."""
+        with self._lock:
+            self._note = note
+            note.write(self.name)
+
+    @property
+    def goes_round(self) -> bool:
+        """Whether the thread does its rounds; those that find the broker away count."""
+        patience_s = 2 * (self._terms.lease_ms + self._terms.timeout_ms) / 1000
+        return self._thread is None or time.monotonic() - self._went < patience_s
 
     def consumes(self, pool: str, holder: Holder) -> None:
         """Note what a channel of this process consumes, and who knows what it holds."""
@@ -217,6 +234,7 @@ class LeaseKeeper:
                 logger.debug("%s", error)
             except Exception:
                 logger.exception("lease %s", self.name)  # the thread must not end
+            self._went = time.monotonic()
 
     def _say(self, error: FunctionsMissing) -> None:
         """Say once what is missing, until it is there and missing again."""
@@ -238,6 +256,7 @@ class LeaseKeeper:
         now_ms, _ = self._store.call(self._renewal(first=True))
         self._skew_ms = skew.learn(self._store.address, now_ms, asked_ms)
         self._renewed = time.monotonic()
+        self._note.write(self.name)
         if worker_app.hostname():
             announced.announce(self._store, self.name, worker_app.names())
 

@@ -1,4 +1,4 @@
-"""Which pool a worker has, and so which worker: ours with our loop, or Celery's own."""
+"""Which pool a worker has, and so which worker: the one with our loop, or with Celery's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 OUR_POOL = "agentq.worker.pool:TaskPool"
 _OUR_WORKER = "agentq.worker.controller:Worker"
-_STOCK_WORKER = "celery.apps.worker:Worker"
+_STOCK_WORKER = "agentq.worker.stock:Worker"
 
 
 def chosen(given: Any, *, stock: str | None) -> Any:

@@ -108,6 +108,11 @@ NAMES = (
         ("self", "i", "time_accepted", "pid", "synqW_fd"),
     ),
     PrivateName("billiard.pool:ApplyResult._accept_callback", "called once", set_by="__init__"),
+    PrivateName("celery.concurrency.prefork:TaskPool._pool", "its children", set_by="on_start"),
+    PrivateName("billiard.pool:Pool._pool", "all children", set_by="__init__"),
+    PrivateName(
+        "celery.concurrency.asynpool:AsynPool._all_inqueues", "those that are up", set_by="__init__"
+    ),
     PrivateName("celery.worker.state:should_terminate", "unless the worker is told to drop it"),
     PrivateName(
         "celery.worker.request:Request._context", "an expired one's letter goes with its end"

@@ -39,7 +39,8 @@ class QoS(virtual.QoS):  # type: ignore[misc]
 
     def can_consume(self) -> bool:
         """Whether to read on: an answer that was asked for is always read."""
-        return bool(self.channel.asking or (not self._is_for_one() and super().can_consume()))
+        closed = worker_app.is_closed() or self._is_for_one()
+        return bool(self.channel.asking or (not closed and super().can_consume()))
 
     def takes(self, verdict: Verdict, *, beside: int) -> bool:
         """Take a message, or hand it back that may not run beside what is held (and *beside*)."""

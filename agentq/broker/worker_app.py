@@ -12,7 +12,7 @@ from celery.app.task import Context
 from agentq.errors import WorkerLost
 from agentq.store import announced
 
-_pool = SimpleNamespace(processes=0, slots=0, hostname="")
+_pool = SimpleNamespace(processes=0, slots=0, hostname="", closed=False)
 
 _PLAIN_REQUEST = "agentq.broker.request:PlainRequest"
 
@@ -53,8 +53,18 @@ def hostname() -> str:
 
 
 def slots() -> int:
-    """Return how many tasks the worker runs at once."""
-    return int(_pool.slots)
+    """Return how many tasks the worker runs at once; none while its intake is closed."""
+    return 0 if _pool.closed else int(_pool.slots)
+
+
+def is_closed() -> bool:
+    """Whether the worker is to take no more work, and to go on with what it has."""
+    return bool(_pool.closed)
+
+
+def close_intake(*, closed: bool) -> None:
+    """Take no more work from now on, or again."""
+    _pool.closed = closed
 
 
 def consumption() -> tuple[int, int]:

@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -167,9 +166,6 @@ def _run(
     # Celery warns of root because a worker that unpickles can be made to run anything: none of ours
     # does (`accept_content`).
     warnings.filterwarnings("ignore", "You're running the worker with superuser privileges")
-    own_pool = aq.settings.worker.stock_pool is None
-    if not own_pool and seat is not None:
-        signals.worker_process_init.connect(partial(_pin_child, seat), weak=False)
     worker = aq.celery.Worker(
         hostname=name,
         queues=list(options.pools),
@@ -177,18 +173,10 @@ def _run(
         loglevel=aq.settings.log.level,
         task_events=aq.settings.worker.events,
         quiet=True,
-        **({"seat": seat} if own_pool else {}),
+        seat=seat,
     )
     worker.start()
     return int(worker.exitcode or 0)
-
-
-def _pin_child(seat: Process, **_: object) -> None:
-    """Pin a process of Celery's prefork by its index, which the one in its place has again."""
-    from billiard.process import current_process  # noqa: PLC0415 -- Celery's own, only there
-
-    cores = seat.children or (seat.cores,)
-    pin(cores[current_process().index % len(cores)])
 
 
 def _slots(settings: Settings, seat: Process | None, pool: str) -> int | None:

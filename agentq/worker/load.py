@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 from agentq.host.cgroup import read_cgroup
 from agentq.host.process import pss_bytes, rss_bytes
@@ -22,7 +22,6 @@ from agentq.worker.policy import CLOSE_AT, OPEN_BELOW, AdaptiveSlots, MemoryGate
 if TYPE_CHECKING:
     from agentq.host.plan import Process
     from agentq.settings import Pool
-    from agentq.worker.hands import Hands
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +44,21 @@ def memory_limit(pool: Pool | None, seat: Process | None) -> int | None:
     return min((size for size in both if size is not None), default=None)
 
 
+class Intake(Protocol):
+    """What takes work: as many steps at once as it has slots."""
+
+    slots: int
+
+    def __len__(self) -> int: ...  # noqa: D105 -- how many run
+
+
 class LoadWatch:
     """One per worker process."""
 
     def __init__(
         self,
         *,
-        hands: Hands,
+        hands: Intake,
         limit_bytes: int | None,
         children: Callable[[], Iterable[int]],
         adaptive: bool,
@@ -78,10 +85,14 @@ class LoadWatch:
         self._gate = self._gated(limit_bytes) if limit_bytes is not None else None
         self._verdict = Verdict.OPEN
 
+    @property
+    def decides(self) -> bool:
+        """Whether there is anything to decide."""
+        return self._gate is not None or self._adaptive is not None
+
     async def run(self) -> None:
         """Look until cancelled, or until there is nothing more to decide."""
-        decides = self._gate is not None or self._adaptive is not None
-        while decides and self._verdict is not Verdict.LEAVE:
+        while self.decides and self._verdict is not Verdict.LEAVE:
             busy, began = time.thread_time(), time.monotonic()
             lag_s = await _lag()
             self.round(lag_s, (time.thread_time() - busy) / (time.monotonic() - began))

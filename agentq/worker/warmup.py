@@ -10,7 +10,7 @@ import asyncio
 import gc
 import inspect
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-async def warm_worker(warmers: Iterable[Warmer], threads: Threads, *, within: timedelta) -> None:
-    """Run those of the worker itself, each for at most *within*."""
+async def warm_worker(
+    warmers: Iterable[Warmer],
+    threads: Threads,
+    *,
+    within: timedelta,
+    kinds: Container[str] = ("worker",),
+) -> None:
+    """Run those of *kinds* in this process, each for at most *within*."""
     for warmer in warmers:
-        if warmer.kind != "worker":
+        if warmer.kind not in kinds:
             continue
         try:
             async with asyncio.timeout(within.total_seconds()):

@@ -104,10 +104,15 @@ class Cell:
         return bool(self.store.call(call)[1])
 
     def fetch(
-        self, worker: str, slots: int = 100, *, lanes: Sequence[str] = ("high", "normal", "low")
+        self,
+        worker: str,
+        slots: int = 100,
+        *,
+        pool: str = "p",
+        lanes: Sequence[str] = ("high", "normal", "low"),
     ) -> list[Handed]:
         quotas = [arg for lane in lanes for arg in (lane, slots)]
-        call = calls.fetch(self.prefix, worker, "p", slots, 0, quotas)
+        call = calls.fetch(self.prefix, worker, pool, slots, 0, quotas)
         _, entries = self.store.call(call)
         assert entries is not None, f"{worker} holds no lease"
         return [_handed(entry) for entry in entries]

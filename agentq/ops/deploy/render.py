@@ -120,9 +120,7 @@ def _limits(settings: Settings) -> dict[str, str]:
 
 
 def _watchdog(settings: Settings) -> str:
-    """Return the lines that end a hung worker; none under Celery's pools: they are silent."""
-    if settings.worker.stock_pool is not None:
-        return ""
+    """Return the lines that end a hung worker."""
     hang = settings.worker.hang_timeout
     return (
         f"# worker.hang_timeout ({format_duration(hang)}) and "
