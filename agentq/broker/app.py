@@ -305,7 +305,7 @@ class App:
         """Declare what a worker does before it is ready, so that no first step waits for it.
 
         Imports, connections, tables, the model client (``await aq.services().client()``). What
-        fails is said and left out. Not run under Celery's own pools.
+        fails is said and left out. Under Celery's own pools each runs where tasks do (README).
 
         Args:
             function: one without arguments: an `async def` runs on the steps' loop, a `def` in a

@@ -102,7 +102,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         coroutines = [one for one in self.aq.warmers if inspect.iscoroutinefunction(one.function)]
         self._warm([one for one in self.aq.warmers if one not in coroutines])
         if coroutines:
-            _in_each(self.pool.executor, self.pool.limit, lambda: self._warm(coroutines))
+            in_each(self.pool.executor, self.pool.limit, lambda: self._warm(coroutines))
 
     def _warm(self, warmers: Iterable[Warmer]) -> None:
         """Run *warmers*, coroutines on this thread's loop."""
@@ -207,7 +207,7 @@ class SignsOfLife(bootsteps.StartStopStep):  # type: ignore[misc]
                 self._feed()
 
 
-def _in_each(executor: ThreadPoolExecutor, count: int, function: Callable[[], None]) -> None:
+def in_each(executor: ThreadPoolExecutor, count: int, function: Callable[[], None]) -> None:
     """Call *function* in each of the *count* threads of *executor*."""
     together = threading.Barrier(count, timeout=10)  # else one thread could take two of them
 

@@ -58,6 +58,16 @@ class Supervised:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         stack.callback(self._end)
+        self.release = app.app.beside_the_ledger("release")
+        self.note = folder / "agentq-lease"
+        self._await_ready()
+
+    def _await_ready(self) -> None:
+        wait_until(self.note.exists, self.log, WAIT)
+        wait_until(lambda: "warming" in self.ledger.lines(), self.log, WAIT)
+        time.sleep(0.2)  # what is asserted is that nothing happens
+        assert not self.said("READY=1")
+        self.app.beside_the_ledger("connected").touch()
         wait_until(lambda: self.said("READY=1"), self.log, WAIT)
 
     def _end(self) -> None:
@@ -113,7 +123,7 @@ def supervised(url: str, ledger: Ledger, tmp_path: Path) -> Iterator[Callable[[s
 def warm(ledger: Ledger) -> dict[str, list[tuple[int, str]]]:
     """Return process and thread of each warm function that ran."""
     found: dict[str, list[tuple[int, str]]] = {"coroutine": [], "function": []}
-    for line in ledger.lines("warm"):
+    for line in ledger.lines("warm "):
         _, kind, pid, ident = line.split()
         found[kind].append((int(pid), ident))
     return found
@@ -179,9 +189,9 @@ def check_that_it_takes_no_work_while_children_fill_its_memory(worker: Supervise
     run = worker.app.smalls.submit(0)
     time.sleep(0.5)  # what is asserted is that nothing happens
     assert ledger.lines("small") == []
-    worker.app.release_file().touch()
+    worker.release.touch()
     assert run.result(timeout=WAIT)
-    worker.app.release_file().unlink()
+    worker.release.unlink()
 
 
 def test_threads_are_warm_each_for_its_coroutines_and_hand_back(
@@ -208,10 +218,9 @@ def test_solo_lives_while_a_task_runs_in_place_of_its_loop_and_not_when_it_is_st
     time.sleep(SILENCE_US / 1e6)
     worker.lives()
 
-    note = worker.folder / "agentq-lease"
-    assert note.exists()
+    assert worker.note.exists()
     worker.process.terminate()
-    worker.app.release_file().touch()
+    worker.release.touch()
     assert worker.process.wait(WAIT) == 0, worker.log()
     assert worker.said("STOPPING=1")
-    assert not note.exists(), "nothing is held any more"
+    assert not worker.note.exists(), "nothing is held any more"

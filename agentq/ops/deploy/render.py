@@ -122,10 +122,12 @@ def _limits(settings: Settings) -> dict[str, str]:
 def _watchdog(settings: Settings) -> str:
     """Return the lines that end a hung worker."""
     hang = settings.worker.hang_timeout
+    # A task of solo stands in its loop's place for as long as it takes.
+    moves = "process" if settings.worker.stock_pool == "solo" else "loop"
     return (
         f"# worker.hang_timeout ({format_duration(hang)}) and "
-        f"{format_duration(WATCHDOG_SLACK)}: signs of life come each second, while loop and lease "
-        f"move.\nWatchdogSec={format_duration(hang + WATCHDOG_SLACK)}\n"
+        f"{format_duration(WATCHDOG_SLACK)}: signs of life come each second, while {moves} and "
+        f"lease move.\nWatchdogSec={format_duration(hang + WATCHDOG_SLACK)}\n"
         "# It ends by SIGABRT, and prints where each thread stood; by SIGKILL if it can not.\n"
         "TimeoutAbortSec=5"
     )

@@ -20,9 +20,16 @@ app = aq.celery
 warmed: list[str] = []
 
 
+def beside_the_ledger(name: str) -> Path:
+    """Return a file that tests make: `connected` to end the warm-up, `release` to end steps."""
+    return Path(os.environ[VARIABLE]).with_name(name)
+
+
 @aq.warm
 async def connects() -> None:
-    await asyncio.sleep(0.2)
+    note("warming")
+    while not beside_the_ledger("connected").exists():  # noqa: ASYNC110 -- the test makes it
+        await asyncio.sleep(0.02)
     warmed.append("coroutine")
     note("warm", "coroutine", os.getpid(), threading.get_ident())
 
@@ -39,16 +46,11 @@ def stand_still(_: Any, seconds: float) -> None:
     time.sleep(seconds)
 
 
-def release_file() -> Path:
-    """Where it is, the steps let go."""
-    return Path(os.environ[VARIABLE]).with_name("release")
-
-
 @aq.step
 def hold(megabytes: int) -> list[str]:
     note("holds", os.getpid())
     held = bytearray(os.urandom(1)) * (megabytes << 20)
-    while held and not release_file().exists():
+    while held and not beside_the_ledger("release").exists():
         time.sleep(0.05)
     return warmed
 

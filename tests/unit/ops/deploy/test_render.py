@@ -75,8 +75,10 @@ def test_systemd_waits_longer_than_the_worker_drains(drain: str) -> None:
     assert parse_duration(stop) - parse_duration(drain) == timedelta(seconds=10)
 
 
-def test_a_worker_under_celerys_own_pools_is_not_watched_since_it_gives_no_signs() -> None:
-    assert values(rendered(worker__stock_pool="prefork")[WORKER], "WatchdogSec") == []
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_worker_under_celerys_own_pools_is_watched_as_ours_is(pool: str) -> None:
+    found = values(rendered(worker__stock_pool=pool)[WORKER], "WatchdogSec")
+    assert found == values(rendered()[WORKER], "WatchdogSec") != []
 
 
 def test_a_seat_has_its_cores_node_memory_quota_and_allocator() -> None:
