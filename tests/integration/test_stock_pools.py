@@ -23,6 +23,7 @@ from agentq.ops.lost_worker import found_dead
 from agentq.settings import load_settings
 from tests.support.cell import Cell
 from tests.support.ledger import Ledger
+from tests.support.redis_server import Server
 from tests.support.running import Running, running
 from tests.support.waiting import wait_until
 from tests.support.worker_process import ROOT
@@ -101,20 +102,12 @@ class Supervised:
 
 
 @pytest.fixture
-def supervised(url: str, ledger: Ledger, tmp_path: Path) -> Iterator[Callable[[str], Supervised]]:
+def supervised(ledger: Ledger, tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
     with ExitStack() as stack:
 
-        def start(pool: str, **settings: str) -> Supervised:
-            app = stack.enter_context(
-                running(
-                    MODULE,
-                    url,
-                    ledger,
-                    WORKER__STOCK_POOL=pool,
-                    POOLS__SHARED__ALLOCATOR="glibc",
-                    **settings,
-                )
-            )
+        def start(pool: str, url: str, **settings: str) -> Supervised:
+            own = {"WORKER__STOCK_POOL": pool, "POOLS__SHARED__ALLOCATOR": "glibc", **settings}
+            app = stack.enter_context(running(MODULE, url, ledger, **own))
             return Supervised(app, tmp_path, stack)
 
         yield start
@@ -129,19 +122,19 @@ def warm(ledger: Ledger) -> dict[str, list[tuple[int, str]]]:
     return found
 
 
-def held(worker: Supervised, megabytes: int = 1) -> int:
-    """Have a step hold memory until it is told; return its process."""
+def held(worker: Supervised, megabytes: int = 1) -> tuple[Any, int]:
+    """Have a step hold memory until it is told; return its run and its process."""
     before = len(worker.ledger.lines("holds"))
-    worker.app.holding.submit(megabytes)
+    run = worker.app.holding.submit(megabytes)
     lines = wait_until(
         lambda: len(found := worker.ledger.lines("holds")) > before and found, worker.log, WAIT
     )
-    return int(lines[-1].split()[1])
+    return run, int(lines[-1].split()[1])
 
 
 def check_hand_back(worker: Supervised, url: str, *, attempts: int, suspected: int) -> None:
     """Kill it with a step at work: that is another's at once, and nothing of it runs any more."""
-    at_work = held(worker)
+    _, at_work = held(worker)
     worker.process.send_signal(signal.SIGKILL)
     worker.process.wait()
     wait_until(lambda: not Path(f"/proc/{at_work}/exe").exists(), "the step's process ended", 2)
@@ -165,7 +158,7 @@ def block_the_loop(worker: Supervised) -> None:
 def test_prefork_is_ready_when_its_children_are_warm_and_is_watched_bounded_and_handed_back(
     supervised: Any, url: str, ledger: Ledger
 ) -> None:
-    worker = supervised("prefork", POOLS__SHARED__MEMORY=str(LIMIT << 20))
+    worker = supervised("prefork", url, POOLS__SHARED__MEMORY=str(LIMIT << 20))
     children = set(descendants(worker.process.pid))
     assert len(children) == SLOTS
     for places in warm(ledger).values():
@@ -184,32 +177,40 @@ def test_prefork_is_ready_when_its_children_are_warm_and_is_watched_bounded_and_
 def check_that_it_takes_no_work_while_children_fill_its_memory(worker: Supervised) -> None:
     pid, ledger = worker.process.pid, worker.ledger
     used = rss_bytes(pid) + sum(map(pss_bytes, descendants(pid)))
-    held(worker, megabytes=int(0.9 * LIMIT - used / 2**20))
+    holds, _ = held(worker, megabytes=int(0.9 * LIMIT - used / 2**20))
     wait_until(lambda: "taking no more work until" in worker.log(), worker.log)
     run = worker.app.smalls.submit(0)
     time.sleep(0.5)  # what is asserted is that nothing happens
     assert ledger.lines("small") == []
     worker.release.touch()
     assert run.result(timeout=WAIT)
+    assert sorted(holds.result(timeout=WAIT)) == ["coroutine", "function"]
     worker.release.unlink()
 
 
-def test_threads_are_warm_each_for_its_coroutines_and_hand_back(
-    supervised: Any, url: str, ledger: Ledger
+def test_threads_are_warm_each_for_its_coroutines_and_live_while_the_broker_is_away(
+    supervised: Any, breakable_server: Server, ledger: Ledger
 ) -> None:
-    worker = supervised("threads")
+    worker = supervised("threads", breakable_server.url)
     found = warm(ledger)
     assert {pid for places in found.values() for pid, _ in places} == {worker.process.pid}
     assert len({thread for _, thread in found["coroutine"]}) == SLOTS
     assert [len(places) for places in found.values()] == [SLOTS, 1]
     worker.lives()
-    check_hand_back(worker, url, attempts=1, suspected=0)  # alone: it is what it died of
+
+    breakable_server.kill()
+    wait_until(lambda: "Trying again in" in worker.log(), worker.log)
+    worker.lives()  # though Celery's loop sleeps
+    breakable_server.start()
+    check_hand_back(
+        worker, breakable_server.url, attempts=1, suspected=0
+    )  # alone: it is what it died of
 
 
 def test_solo_lives_while_a_task_runs_in_place_of_its_loop_and_not_when_it_is_stopped(
-    supervised: Any, ledger: Ledger
+    supervised: Any, url: str, ledger: Ledger
 ) -> None:
-    worker = supervised("solo")
+    worker = supervised("solo", url)
     assert [len(places) for places in warm(ledger).values()] == [1, 1]
     worker.process.send_signal(signal.SIGSTOP)
     worker.is_silent()
