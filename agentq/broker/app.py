@@ -381,7 +381,7 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         "task_acks_late": True,  # an early ack loses what a killed worker held
         "task_reject_on_worker_lost": True,
         "worker_send_task_events": settings.worker.events,
-        "worker_prefetch_multiplier": 1,
+        "worker_prefetch_multiplier": settings.worker.prefetch,
         "worker_hijack_root_logger": False,
         "beat_scheduler": "agentq.broker.beat:Scheduler",
         "result_expires": settings.broker.result_ttl,

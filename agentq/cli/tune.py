@@ -27,40 +27,32 @@ def tune(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Try slots, processes, batches and allocator, one at a time, beside what is set now.
+    """Try slots, processes, batches, allocator and, as root, sysctls, beside what is set now.
 
     Measured is a chain of its own (plan, ten steps side by side with batched calls, review) on a
     private server. A value is better or worse only where its range stands clear of the other's;
     else there is no difference. It goes down as well as up, and changes nothing: it prints the
-    settings that would be changed. Quiet the machine first. Sysctls and the prefetch of Celery's
-    own pools are not tried.
+    settings that would be changed. Quiet the machine first. A sysctl is set for the time of its
+    trial and put back; after a kill -9 the next start puts it back.
 
     Example: agentq tune --limit 15m
     """
     from agentq.cli.told_to_end import ending_in_order
-    from agentq.host.topology import allowed_cores
     from agentq.ops.tune import as_json as tuning_as_json
-    from agentq.ops.tune import render
-    from agentq.ops.tune import tune as run_tuning
-    from agentq.ops.tune.climb import made_with
-    from agentq.ops.tune.parameters import parameters
-    from agentq.ops.tune.record import Record
-    from agentq.ops.tune.trial import Trial
+    from agentq.ops.tune import render, tune_machine
     from agentq.settings import load_settings
 
-    settings = load_settings()
-    told = made_with(settings, rounds=rounds, chains=chains)
     limited = duration(limit, "--limit")
     assert limited is not None  # noqa: S101 -- of a text
     found = None
     with ending_in_order():
-        found = run_tuning(
-            parameters=parameters(cores=len(allowed_cores())),
-            settings=settings,
-            run=lambda variables: Trial(variables=variables, chains=chains, program=server).run(),
-            record=Record(path=file, made_with=told),
+        found = tune_machine(
+            load_settings(),
+            file=file,
             rounds=rounds,
             limit=limited,
+            chains=chains,
+            program=server,
             say=lambda line: typer.echo(line, err=True),
         )
     if found is None:

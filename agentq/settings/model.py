@@ -112,6 +112,13 @@ class Worker(Section):
         'For steps of kind="cpu": warmed, to take the place of one that ends',
         at_least=0,
     )
+    prefetch: Whole = setting(
+        1,
+        "messages",
+        "Under stock_pool: held for each of its processes; more spares a trip between short tasks "
+        "and keeps them from idle workers. Our pool holds what it runs",
+        at_least=1,
+    )
 
 
 class Pool(Section):

@@ -1,6 +1,7 @@
-"""The process that calls the chain: ``python -m agentq.ops.tune.callers COUNT``.
+"""The process that calls the chain: ``python -m agentq.ops.tune.callers COUNT PARENT``.
 
 A fixed number of callers, each of which submits its next chain when it has the result of the last.
+It ends with process PARENT, which started it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from agentq.host.parent import end_with_parent
 from agentq.ops.tune.chain import WIDTH, aq, chain
 
 _CALLERS = 16
@@ -56,7 +58,8 @@ async def _caller(left: Iterator[int], took: list[float]) -> None:
 
 
 def main() -> None:
-    """Call as many chains as the argument says, and print what was seen as JSON."""
+    """Call as many chains as the first argument says, and print what was seen as JSON."""
+    end_with_parent(int(sys.argv[2]))
     seen = asyncio.run(call(int(sys.argv[1])))
     sys.stdout.write(json.dumps([seen.wall_s, seen.took_ms]) + "\n")
 

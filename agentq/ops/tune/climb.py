@@ -6,21 +6,20 @@ machine does beside it, it does to both.
 
 from __future__ import annotations
 
-import os
-import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import sha256
 
-from agentq.broker.build import build
+from agentq.errors import AgentQError, BenchFailed
 from agentq.ops.tune.parameters import DIRECTIONS, Direction, Parameter
 from agentq.ops.tune.record import Record
 from agentq.ops.tune.verdict import Sample, Verdict, judge
 from agentq.settings import Settings
 
-Run = Callable[[Mapping[str, str]], Sample]
+Run = Callable[[Parameter, str], Sample]
+"""A trial of a value."""
+
 Say = Callable[[str], None]
 
 MOST_STEPS = 4
@@ -46,8 +45,12 @@ class Tuning:
     comparisons: tuple[Comparison, ...]
     changes: dict[str, str]
     """Setting -> value that was better than what is set."""
+    sysctls: dict[str, str]
+    """The same of the kernel's."""
     untried: tuple[str, ...]
     """Settings for which no time was left."""
+    notes: tuple[str, ...] = ()
+    """What was left out, and why; what the figures can not show."""
 
 
 def tune(  # noqa: PLR0913 -- its parts
@@ -67,7 +70,9 @@ def tune(  # noqa: PLR0913 -- its parts
     """
     climb = _Climb(run=run, record=record, rounds=rounds, say=say)
     until = time.monotonic() + limit.total_seconds()
-    changes, untried = {}, []
+    changes: dict[str, str] = {}
+    sysctls: dict[str, str] = {}
+    untried = []
     for parameter in parameters:
         if time.monotonic() > until:
             untried.append(parameter.key)
@@ -75,14 +80,10 @@ def tune(  # noqa: PLR0913 -- its parts
         now = parameter.read(settings)
         best = climb.best(parameter, now)
         if best != now:
-            changes[parameter.key] = best
-    return Tuning(comparisons=tuple(climb.made), changes=changes, untried=tuple(untried))
-
-
-def made_with(settings: Settings, *, rounds: int, chains: int) -> str:
-    """Return what tells settings, machine and build of a tuning from all others."""
-    text = f"{settings.model_dump_json()} {len(os.sched_getaffinity(0))} {rounds} {chains}"
-    return f"{build()}, {platform.node()}, {sha256(text.encode()).hexdigest()[:12]}"
+            (sysctls if parameter.hold else changes)[parameter.key] = best
+    return Tuning(
+        comparisons=tuple(climb.made), changes=changes, sysctls=sysctls, untried=tuple(untried)
+    )  # fmt: skip
 
 
 class _Climb:
@@ -122,7 +123,7 @@ class _Climb:
             pair = [(reference, before), (candidate, after)]
             for value, samples in pair if number % 2 == 0 else reversed(pair):
                 trial = f"{parameter.key}: {candidate} beside {reference}, {number}: {value}"
-                samples.append(self._sample(trial, {parameter.variable: value}))
+                samples.append(self._sample(trial, parameter, value))
         verdict = judge(before, after)
         self._say(f"{parameter.key} {candidate} beside {reference}: {verdict}")
         self.made.append(
@@ -133,9 +134,12 @@ class _Climb:
         )  # fmt: skip
         return verdict
 
-    def _sample(self, trial: str, variables: Mapping[str, str]) -> Sample:
+    def _sample(self, trial: str, parameter: Parameter, value: str) -> Sample:
         found = self._record.find(trial)
         if found is None:
-            found = self._run(variables)
+            try:
+                found = self._run(parameter, value)
+            except AgentQError as error:
+                raise BenchFailed(f"{parameter.key} = {value}: {error}") from error
             self._record.keep(trial, found)
         return found

@@ -26,14 +26,19 @@ class Record:
         self._path = path
         self._samples: dict[str, Sample] = {}
         head = {"made_with": made_with}
-        if not path.exists():
-            self._append(head)
-            return
         try:
-            first, *lines = [orjson.loads(line) for line in _whole_lines(path)]
+            found = [orjson.loads(line) for line in _whole_lines(path)] if path.exists() else []
+            if not found:  # new, or ended before its first line was whole
+                self._append(head)
+                return
+            first, *lines = found
             self._samples = {line["trial"]: Sample(**line["sample"]) for line in lines}
         except (ValueError, KeyError, TypeError) as error:
-            raise BenchFailed(f"{path} is no record of agentq tune: {error}") from error
+            raise BenchFailed(
+                f"{path} is no record of agentq tune ({error}): name another with --file"
+            ) from error
+        except OSError as error:
+            raise _unusable(path, error) from error
         if first != head:
             raise BenchFailed(
                 f"{path} was made with other settings, on another machine or by another build "
@@ -45,13 +50,24 @@ class Record:
         return self._samples.get(trial)
 
     def keep(self, trial: str, sample: Sample) -> None:
-        """Note what it measured."""
+        """Note what it measured.
+
+        Raises:
+            BenchFailed: it can not be written; what has been stays.
+        """
         self._samples[trial] = sample
-        self._append({"trial": trial, "sample": sample.as_dict()})
+        try:
+            self._append({"trial": trial, "sample": sample.as_dict()})
+        except OSError as error:
+            raise _unusable(self._path, error) from error
 
     def _append(self, line: dict[str, Any]) -> None:
         with self._path.open("ab") as file:
             file.write(orjson.dumps(line) + b"\n")
+
+
+def _unusable(path: Path, error: OSError) -> BenchFailed:
+    return BenchFailed(f"{path} can not be written ({error.strerror}): name another with --file")
 
 
 def _whole_lines(path: Path) -> list[bytes]:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +19,8 @@ from agentq.host.allocator import launch_environment
 from agentq.host.process import descendants
 from agentq.ops.bench.server import private_server
 from agentq.ops.children import Children, Spec
+from agentq.ops.tune.loopback import over_loopback
+from agentq.ops.tune.parameters import Parameter
 from agentq.ops.tune.verdict import Sample
 from agentq.ops.worker_process import RELAUNCHED
 from agentq.settings import Settings, load_settings
@@ -43,6 +45,8 @@ class Trial:
     chains: int = CHAINS
     program: Path | None = None
     """The server; None: the embedded one."""
+    tcp: bool = False
+    """Whether it is reached over loopback; else over a unix socket."""
 
     def run(self) -> Sample:
         """Measure; from the main thread, for some five seconds.
@@ -52,7 +56,8 @@ class Trial:
             AgentQError: server or workers did not start.
         """
         with private_server(self.program) as server:
-            given = {**self.variables, "AGENTQ_BROKER__URL": server.url}
+            url = over_loopback(server) if self.tcp else server.url
+            given = {**self.variables, "AGENTQ_BROKER__URL": url}
             with self._workers(given) as workers:
                 self._call(_WARM, given)
                 watched = (server.pid or 0, *workers)
@@ -95,7 +100,7 @@ class Trial:
     def _call(self, count: int, given: Mapping[str, str]) -> tuple[float, list[float]]:
         try:
             done = subprocess.run(  # noqa: S603 -- this package's own
-                [sys.executable, "-m", _CALLERS, str(count)],
+                [sys.executable, "-P", "-m", _CALLERS, str(count), str(os.getpid())],
                 env={**os.environ, **given},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -110,6 +115,17 @@ class Trial:
             raise BenchFailed(f"{count} chains failed:\n{tail}")
         wall, took = json.loads(done.stdout)
         return wall, took
+
+
+def trying(*, chains: int, program: Path | None) -> Callable[[Parameter, str], Sample]:
+    """Return what runs a trial of a parameter's value; kernel settings are tried over TCP."""
+
+    def run(parameter: Parameter, value: str) -> Sample:
+        with parameter.holding(value) as variables:
+            tcp = parameter.hold is not None
+            return Trial(variables=variables, chains=chains, program=program, tcp=tcp).run()
+
+    return run
 
 
 def _settings_of(given: Mapping[str, str]) -> Settings:

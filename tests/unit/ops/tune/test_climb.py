@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import resource
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from agentq.errors import BenchFailed
+from agentq.errors import BenchFailed, ProcessFailed
 from agentq.ops.tune import as_json, render
-from agentq.ops.tune.climb import Tuning, made_with, tune
-from agentq.ops.tune.parameters import parameters
+from agentq.ops.tune.climb import Tuning, tune
+from agentq.ops.tune.machine import made_with
+from agentq.ops.tune.parameters import Parameter, kernel_parameters, parameters
 from agentq.ops.tune.record import Record
 from agentq.ops.tune.verdict import Sample
 from agentq.settings import load_settings
 
-SLOTS = "AGENTQ_POOLS__SHARED__SLOTS"
+SLOTS = "pools.shared.slots"
 SETTINGS = load_settings(environ={})
+FOUND = parameters(SETTINGS, cores=2, slots=1000, allocators=["glibc"])
 ROUNDS = 3
 LONG = timedelta(hours=1)
-PARAMETERS = [one for one in parameters(cores=2) if "slots" in one.key or "window" in one.key]
+PARAMETERS = [one for one in FOUND if "slots" in one.key or "window" in one.key]
 
 
 class Machine:
@@ -28,14 +33,15 @@ class Machine:
 
     def __init__(self, throughput: Callable[[Mapping[str, str]], float]) -> None:
         self._throughput = throughput
-        self.ran: list[Mapping[str, str]] = []
+        self.ran: list[dict[str, str]] = []
 
-    def __call__(self, variables: Mapping[str, str]) -> Sample:
-        self.ran.append(variables)
+    def __call__(self, parameter: Parameter, value: str) -> Sample:
+        self.ran.append({parameter.key: value})
         noise = len(self.ran) % 3
         return Sample(
-            throughput=self._throughput(variables) + noise, p50_ms=10 + noise, p99_ms=20, switches=5
-        )
+            throughput=self._throughput(self.ran[-1]) + noise, p50_ms=10 + noise, p99_ms=20,
+            switches=5,
+        )  # fmt: skip
 
 
 def slots_matter(best: int) -> Callable[[Mapping[str, str]], float]:
@@ -48,10 +54,16 @@ def slots_matter(best: int) -> Callable[[Mapping[str, str]], float]:
     return throughput
 
 
-def tuned(machine: Machine, path: Path, *, limit: timedelta = LONG) -> Tuning:
+def tuned(
+    machine: Machine,
+    path: Path,
+    *,
+    limit: timedelta = LONG,
+    moved: Sequence[Parameter] = PARAMETERS,
+) -> Tuning:
     record = Record(path=path, made_with="this")
     return tune(
-        parameters=PARAMETERS, settings=SETTINGS, run=machine, record=record, rounds=ROUNDS,
+        parameters=moved, settings=SETTINGS, run=machine, record=record, rounds=ROUNDS,
         limit=limit,
     )  # fmt: skip
 
@@ -87,20 +99,37 @@ def test_the_two_values_take_turns(tmp_path: Path) -> None:
 def test_what_would_be_changed_is_printed_as_settings(tmp_path: Path) -> None:
     shown = render(tuned(Machine(slots_matter(15)), tmp_path / "file"))
     assert "nothing was changed" in shown
-    assert shown.endswith("[pools.shared]\nslots = 15")
+    assert shown.endswith("in config/<env>.toml:\n[pools.shared]\nslots = 15")
+    assert max(map(len, shown.splitlines())) <= 80
     assert '"changes": {' in as_json(tuned(Machine(slots_matter(15)), tmp_path / "file"))
+
+
+def test_two_changes_of_one_section_stand_under_one_head(tmp_path: Path) -> None:
+    more = Machine(lambda value: 10 * sum(map(int, value.values())))
+    shown = render(tuned(more, tmp_path / "file", moved=FOUND[:2]))
+    assert tomllib.loads(shown.partition(".toml:\n")[2]) == {
+        "pools": {"shared": {"slots": 16384, "processes": 4}}
+    }
+
+
+def test_a_kernel_setting_is_printed_for_the_kernel(tmp_path: Path) -> None:
+    moved = kernel_parameters({"net.core.somaxconn": "128"}, lambda *_: nullcontext())
+    more = Machine(lambda value: 10 * sum(map(int, value.values())))
+    found = tuned(more, tmp_path / "file", moved=moved)
+    assert (found.changes, found.sysctls) == ({}, {"net.core.somaxconn": "65535"})
+    assert render(found).endswith("in /etc/sysctl.d/:\nnet.core.somaxconn = 65535")
 
 
 def test_an_error_ends_it_and_the_next_call_goes_on_behind_it(tmp_path: Path) -> None:
     path = tmp_path / "file"
 
     class Failing(Machine):
-        def __call__(self, variables: Mapping[str, str]) -> Sample:
+        def __call__(self, parameter: Parameter, value: str) -> Sample:
             if len(self.ran) == 4:
-                raise BenchFailed("the worker ended")
-            return super().__call__(variables)
+                raise ProcessFailed("the worker ended")
+            return super().__call__(parameter, value)
 
-    with pytest.raises(BenchFailed, match="the worker ended"):
+    with pytest.raises(BenchFailed, match=r"^pools\.shared\.slots = 1000: the worker ended"):
         tuned(Failing(slots_matter(15)), path)
     path.write_bytes(path.read_bytes() + b'{"trial": "cut by a ki')
     whole = Machine(slots_matter(15))
@@ -121,9 +150,31 @@ def test_samples_of_other_settings_are_refused(tmp_path: Path) -> None:
     path.write_text("no record\n")
     with pytest.raises(BenchFailed, match="is no record of agentq tune"):
         Record(path=path, made_with="this")
+    path.write_bytes(b'{"made_wi')  # killed in its first line
+    Record(path=path, made_with="this")
+    Record(path=path, made_with="this")
     told = {made_with(SETTINGS, rounds=rounds, chains=20) for rounds in (3, 5)}
     told.add(made_with(load_settings(overrides={"worker.threads": 3}), rounds=3, chains=20))
     assert len(told) == 3
+
+
+def test_a_file_that_can_not_be_written_ends_it_and_what_was_whole_stays(tmp_path: Path) -> None:
+    with pytest.raises(BenchFailed, match=r"/none/file can not be written \(No such file"):
+        Record(path=tmp_path / "none" / "file", made_with="this")
+    record = Record(path=tmp_path / "file", made_with="this")
+    sample = Machine(lambda _: 1)(PARAMETERS[0], "1")
+    record.keep("first", sample)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (tmp_path / "file").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 9, limits[1]))  # as where a disk is full
+    try:
+        with pytest.raises(BenchFailed, match=r"/file can not be written \(File too large\)"):
+            record.keep("second", sample)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "file").stat().st_size == size + 9
+    again = Record(path=tmp_path / "file", made_with="this")
+    assert (again.find("first"), again.find("second")) == (sample, None)
 
 
 def test_what_there_was_no_time_for_is_named(tmp_path: Path) -> None:
