@@ -57,8 +57,8 @@ def tune_machine(  # noqa: PLR0913 -- what the command line has
     """
     allocators = ["glibc", *(name for name in ("jemalloc", "tcmalloc") if find_library(name))]
     with Sysctls() as sysctls:
-        for line in sysctls.said:
-            say(line)
+        if sysctls.said:
+            say(sysctls.said)
         found = tune(
             parameters=(
                 *parameters(

@@ -46,25 +46,24 @@ class Sysctls:
         self._root = root
         self._note = note or default_note()
         self._file: int | None = None
-        self.said: list[str] = []
+        self.said = ""
         """What was put back that a killed process had left."""
-        self.left_out: list[str] = []
+        self.left_out: tuple[str, ...] = ()
         """Which can not be tried here, and why."""
         self.found: dict[str, str] = {}
         """The others, and what they are."""
 
     def __enter__(self) -> Self:
         """Take the lock, put back what was left behind, see what may be set."""
-        reasons: dict[str, list[str]] = {}
         no_lock = self._take()
         if not no_lock and (line := self._put_back()):
-            self.said.append(f"{line}: a tuning that was killed had left it")
-        for name in NAMES:
-            if reason := no_lock or self._why_not(name):
-                reasons.setdefault(reason, []).append(name)
-            else:
-                self.found[name] = text_of(self._path(name))
-        self.left_out = [f"{', '.join(names)}: not tried, {why}" for why, names in reasons.items()]
+            self.said = f"{line}: a tuning that was killed had left it"
+        why = {name: no_lock or self._why_not(name) for name in NAMES}
+        self.found = {name: text_of(self._path(name)) for name in NAMES if not why[name]}
+        self.left_out = tuple(
+            f"{', '.join(name for name in NAMES if why[name] == reason)}: not tried, {reason}"
+            for reason in dict.fromkeys(filter(None, why.values()))
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

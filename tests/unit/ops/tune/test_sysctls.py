@@ -44,7 +44,7 @@ def test_the_next_start_puts_back_what_a_killed_one_left(root: Path) -> None:
     (root / "net/core/somaxconn").write_text("512")
     (root / "note").write_text(f'{{"name": "{SOMAXCONN}", "found": "4096", "tried": "512"}}')
     with sysctls(root) as found:
-        assert found.said == [f"{SOMAXCONN} = 4096: a tuning that was killed had left it"]
+        assert found.said == f"{SOMAXCONN} = 4096: a tuning that was killed had left it"
         assert somaxconn(root) == found.found[SOMAXCONN] == "4096"
 
 
@@ -59,22 +59,23 @@ def test_the_next_start_puts_back_what_a_killed_one_left(root: Path) -> None:
 def test_what_it_did_not_set_it_leaves(root: Path, note: str) -> None:
     (root / "note").write_text(note)
     with sysctls(root) as found:
-        assert found.said == []
+        assert found.said == ""
     assert somaxconn(root) == "000"
 
 
 def test_two_do_not_try_them_at_once(root: Path) -> None:
     with sysctls(root), sysctls(root) as second:
         assert second.found == {}
-        assert second.left_out == [f"{', '.join(NAMES)}: not tried, another agentq tune tries them"]
+        [why] = second.left_out
+        assert why == f"{', '.join(NAMES)}: not tried, another agentq tune tries them"
     with sysctls(root) as third:
-        assert third.left_out == []
+        assert third.left_out == ()
 
 
 def test_one_that_the_kernel_lacks_or_refuses_is_named(root: Path) -> None:
     (root / "net/core/wmem_max").unlink()
     with sysctls(root) as found:
-        assert found.left_out == ["net.core.wmem_max: not tried, this kernel does not show it"]
+        assert found.left_out == ("net.core.wmem_max: not tried, this kernel does not show it",)
         (root / "net/core/somaxconn").unlink()
         (root / "net/core/somaxconn").mkdir()
         with (
