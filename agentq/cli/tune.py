@@ -20,6 +20,10 @@ def tune(
     limit: Annotated[
         str, typer.Option("--limit", help="No new setting is begun after this.")
     ] = "30m",
+    skip: Annotated[
+        list[str] | None,
+        typer.Option("--skip", metavar="SETTING", help="Leave this one out (repeatable)."),
+    ] = None,
     chains: Annotated[int, typer.Option("--chains", min=20, help="Runs of one trial.")] = 150,
     server: Annotated[
         Path | None,
@@ -49,6 +53,7 @@ def tune(
         found = tune_machine(
             load_settings(),
             file=file,
+            skip=skip or (),
             rounds=rounds,
             limit=limited,
             chains=chains,

@@ -14,6 +14,7 @@ import pytest
 from agentq.ops.tune.trial import Trial
 from tests.support.command_line import Home, RunningCommand, home
 from tests.support.redis_server import PROGRAM
+from tests.support.waiting import wait_until
 
 _HOLDS = """
 import signal
@@ -36,11 +37,25 @@ def test_a_trial_measures_the_whole_chain_under_its_settings() -> None:
     assert sample.switches > 0
 
 
+@pytest.mark.timeout(60)
+def test_a_worker_that_ends_while_it_is_measured_ends_the_tuning_at_once() -> None:
+    with home() as user:
+        with user.running("tune", "--chains", "2000", until="1 of 5") as tune:
+            wait_until(lambda: "callers 20" in str(user.processes()), "chains run", timeout=30)
+            os.kill(user.one_process("--pool shared"), signal.SIGKILL)
+            assert tune.process.wait(30) == 1
+            assert "= 1000: while chains ran shared-0 (process" in tune.output
+            assert "ended by signal 9" in tune.output
+            assert "without it: --skip pools.shared.slots" in tune.output
+        assert user.processes() == {}
+        assert user.temporary_files() == []
+
+
 def test_it_changes_nothing_and_leaves_its_file() -> None:
     with home() as user:
-        done = user.run("tune", "--limit", "0s")
+        done = user.run("tune", "--limit", "0s", "--skip", "pools.shared.slots")
         assert done.returncode == 0, done.stderr
-        assert "no time was left for pools.shared.slots" in done.stdout
+        assert "no time was left for pools.shared.processes, batch.window" in done.stdout
         assert "prefetch: not tried, our workers have none" in done.stdout
         assert [path.name for path in user.work.iterdir()] == ["agentq-tune.jsonl"]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from agentq.host.allocator import launch_environment
 from agentq.host.priority import shorten_slice
@@ -20,15 +19,15 @@ def private_server(program: Path | None) -> Iterator[EmbeddedServer]:
     Raises:
         ServerNotFound: there is no Valkey or Redis to start.
     """
-    folder = Path(tempfile.mkdtemp(prefix="aqb-"))
-    server = EmbeddedServer(
-        data_dir=folder, program=program, environment=launch_environment("jemalloc")
-    )
-    try:
-        server.start()
-        if server.pid is not None:
-            shorten_slice(pid=server.pid)
-        yield server
-    finally:
-        server.stop()
-        shutil.rmtree(folder)
+    # A second Ctrl-C ends `stop`, and the server while it still writes.
+    with TemporaryDirectory(prefix="aqb-", ignore_cleanup_errors=True) as folder:
+        server = EmbeddedServer(
+            data_dir=Path(folder), program=program, environment=launch_environment("jemalloc")
+        )
+        try:
+            server.start()
+            if server.pid is not None:
+                shorten_slice(pid=server.pid)
+            yield server
+        finally:
+            server.stop()

@@ -140,6 +140,9 @@ class _Climb:
             try:
                 found = self._run(parameter, value)
             except AgentQError as error:
-                raise BenchFailed(f"{parameter.key} = {value}: {error}") from error
+                raise BenchFailed(
+                    f"{parameter.key} = {value}: {error}\nagentq tune goes on with it when "
+                    f"it is called again; without it: --skip {parameter.key}"
+                ) from error
             self._record.keep(trial, found)
         return found

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
 from agentq.broker.build import build
+from agentq.errors import SettingsError
 from agentq.host.preload import find_library, how_to_install
 from agentq.host.topology import allowed_cores
 from agentq.ops.plan import plan_of
 from agentq.ops.tune.climb import Tuning, tune
 from agentq.ops.tune.parameters import kernel_parameters, parameters
 from agentq.ops.tune.record import Record
-from agentq.ops.tune.sysctls import Sysctls
+from agentq.ops.tune.sysctls import NAMES, Sysctls
 from agentq.ops.tune.trial import trying
 from agentq.settings import Settings
 
@@ -35,6 +36,7 @@ def tune_machine(  # noqa: PLR0913 -- what the command line has
     settings: Settings,
     *,
     file: Path,
+    skip: Sequence[str],
     rounds: int,
     limit: timedelta,
     chains: int,
@@ -46,6 +48,7 @@ def tune_machine(  # noqa: PLR0913 -- what the command line has
     Args:
         settings: the reference.
         file: what has been measured; where it is there it goes on.
+        skip: settings that are not moved.
         rounds: trials of each of two values.
         limit: no setting is begun after it.
         chains: runs of one trial.
@@ -53,22 +56,25 @@ def tune_machine(  # noqa: PLR0913 -- what the command line has
         say: gets a line for each trial.
 
     Raises:
+        SettingsError: there is nothing of such a name to skip.
         AgentQError: a trial failed, or *file* is of another machine, build or settings.
     """
     allocators = ["glibc", *(name for name in ("jemalloc", "tcmalloc") if find_library(name))]
     with Sysctls() as sysctls:
         if sysctls.said:
             say(sysctls.said)
-        found = tune(
-            parameters=(
-                *parameters(
-                    settings,
-                    cores=len(allowed_cores()),
-                    slots=_planned_slots(settings),
-                    allocators=allocators,
-                ),
-                *kernel_parameters(sysctls.found, sysctls.holding),
+        moved = [
+            *parameters(
+                settings,
+                cores=len(allowed_cores()),
+                slots=_planned_slots(settings),
+                allocators=allocators,
             ),
+            *kernel_parameters(sysctls.found, sysctls.holding),
+        ]
+        _refuse_unknown(skip, [one.key for one in moved])
+        found = tune(
+            parameters=[one for one in moved if one.key not in skip],
             settings=settings,
             run=trying(chains=chains, program=program),
             record=Record(path=file, made_with=made_with(settings, rounds=rounds, chains=chains)),
@@ -80,6 +86,15 @@ def tune_machine(  # noqa: PLR0913 -- what the command line has
     if any(one.key in sysctls.found for one in found.comparisons):
         notes.append(_SYSCTLS)
     return replace(found, notes=tuple(notes))
+
+
+def _refuse_unknown(skip: Sequence[str], known: Sequence[str]) -> None:
+    for key in skip:
+        if key not in (
+            *known,
+            *NAMES,
+        ):  # the kernel's are skipped where they could not be tried too
+            raise SettingsError(f"--skip {key}: nothing of that name is tried ({', '.join(known)})")
 
 
 def made_with(settings: Settings, *, rounds: int, chains: int) -> str:

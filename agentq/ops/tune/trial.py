@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from agentq.errors import BenchFailed
-from agentq.host.allocator import launch_environment
 from agentq.host.process import descendants
 from agentq.ops.bench.server import private_server
 from agentq.ops.children import Children, Spec
 from agentq.ops.tune.loopback import over_loopback
 from agentq.ops.tune.parameters import Parameter
 from agentq.ops.tune.verdict import Sample
-from agentq.ops.worker_process import RELAUNCHED
+from agentq.ops.worker_process import RELAUNCHED, launch_variables
 from agentq.settings import Settings, load_settings
 
 CHAINS = 150
@@ -33,7 +32,8 @@ _POOLS = ("critical", "shared")
 _START = timedelta(seconds=60)
 _STOP = timedelta(seconds=20)
 _CALL_S = 120
-_LOG_LINES = 10
+_LOOK_S = 0.2
+_LOG_LINES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +55,14 @@ class Trial:
             BenchFailed: a chain failed, or took too long.
             AgentQError: server or workers did not start.
         """
-        with private_server(self.program) as server:
+        with private_server(self.program) as server, _folder() as folder:
             url = over_loopback(server) if self.tcp else server.url
             given = {**self.variables, "AGENTQ_BROKER__URL": url}
-            with self._workers(given) as workers:
-                self._call(_WARM, given)
-                watched = (server.pid or 0, *workers)
+            with _workers(given, folder) as workers:
+                _call(_WARM, given, workers, folder)
+                watched = (server.pid or 0, *workers.pids.values())
                 before = _switches(watched)
-                wall, took = self._call(self.chains, given)
+                wall, took = _call(self.chains, given, workers, folder)
                 switches = _switches(watched) - before
         took.sort()
         return Sample(
@@ -72,49 +72,76 @@ class Trial:
             switches=switches / len(took),
         )
 
-    @contextmanager
-    def _workers(self, given: Mapping[str, str]) -> Iterator[tuple[int, ...]]:
-        settings = _settings_of(given)
-        folder = Path(tempfile.mkdtemp(prefix="aqt-"))
-        children = Children(stop_limit=_STOP, start_limit=_START)
-        try:
-            for pool in _POOLS:
-                own = {**given, **launch_environment(settings.pools[pool].allocator)}
-                for index in range(max(1, settings.pools[pool].processes)):
-                    name = f"{pool}-{index}"
-                    arguments = ("worker", "--pool", pool, "--index", str(index))
-                    children.start(
-                        Spec(
-                            name=name,
-                            arguments=(*arguments, "-A", _APP),
-                            environment={**own, RELAUNCHED: "1"},
-                            log=folder / f"{name}.log",
-                        )
-                    )
-            children.await_ready()
-            yield tuple(children.pids.values())
-        finally:
-            children.stop()
-            shutil.rmtree(folder)
 
-    def _call(self, count: int, given: Mapping[str, str]) -> tuple[float, list[float]]:
-        try:
-            done = subprocess.run(  # noqa: S603 -- this package's own
-                [sys.executable, "-P", "-m", _CALLERS, str(count), str(os.getpid())],
-                env={**os.environ, **given},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_CALL_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as expired:
-            raise BenchFailed(f"{count} chains did not end within {_CALL_S} s") from expired
-        if done.returncode:
-            tail = "\n".join(done.stderr.splitlines()[-_LOG_LINES:])
-            raise BenchFailed(f"{count} chains failed:\n{tail}")
-        wall, took = json.loads(done.stdout)
-        return wall, took
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="aqt-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _workers(given: Mapping[str, str], folder: Path) -> Iterator[Children]:
+    settings = load_settings(environ={**os.environ, **given})
+    children = Children(stop_limit=_STOP, start_limit=_START)
+    try:
+        for pool in _POOLS:
+            for index in range(max(1, settings.pools[pool].processes)):
+                children.start(_worker(pool, index, given, settings, folder))
+        children.await_ready()
+        yield children
+    finally:
+        children.stop()
+
+
+def _worker(
+    pool: str, index: int, given: Mapping[str, str], settings: Settings, folder: Path
+) -> Spec:
+    name = f"{pool}-{index}"
+    own = launch_variables(settings.pools[pool], settings)
+    return Spec(
+        name=name,
+        arguments=("worker", "--pool", pool, "--index", str(index), "-A", _APP),
+        environment={**given, **own, RELAUNCHED: "1"},
+        log=folder / f"{name}.log",
+    )
+
+
+def _call(
+    count: int, given: Mapping[str, str], workers: Children, folder: Path
+) -> tuple[float, list[float]]:
+    """Return the seconds that *count* chains took together, and the milliseconds of each."""
+    seen, log = folder / "seen.json", folder / "callers.log"
+    with seen.open("wb") as output, log.open("wb") as errors:
+        callers = subprocess.Popen(  # noqa: S603 -- this package's own
+            [sys.executable, "-P", "-m", _CALLERS, str(count), str(os.getpid())],
+            env={**os.environ, **given}, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
+        )  # fmt: skip
+    try:
+        _await_end(callers, count, workers, folder)
+    finally:
+        callers.kill()
+        callers.wait()
+    if callers.returncode:
+        raise BenchFailed(f"{count} chains failed:\n{_tail(log)}")
+    wall, took = json.loads(seen.read_bytes())
+    return wall, took
+
+
+def _await_end(
+    callers: subprocess.Popen[bytes], count: int, workers: Children, folder: Path
+) -> None:
+    until = time.monotonic() + _CALL_S
+    while callers.poll() is None:
+        if said := workers.round(_LOOK_S):
+            raise BenchFailed(f"while chains ran {said[0]}")
+        if time.monotonic() > until:
+            logs = "\n".join(_tail(folder / f"{name}.log") for name in workers.pids)
+            raise BenchFailed(f"{count} chains did not end within {_CALL_S} s; workers:\n{logs}")
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[-_LOG_LINES:])
 
 
 def trying(*, chains: int, program: Path | None) -> Callable[[Parameter, str], Sample]:
@@ -126,10 +153,6 @@ def trying(*, chains: int, program: Path | None) -> Callable[[Parameter, str], S
             return Trial(variables=variables, chains=chains, program=program, tcp=tcp).run()
 
     return run
-
-
-def _settings_of(given: Mapping[str, str]) -> Settings:
-    return load_settings(environ={**os.environ, **given})
 
 
 def _switches(roots: tuple[int, ...]) -> int:
