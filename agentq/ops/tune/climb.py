@@ -1,7 +1,8 @@
 """Moves one parameter after the other, for as long as that makes the chain faster.
 
 Each comparison is some rounds of two trials, the reference first and second in turn: what the
-machine does beside it, it does to both.
+machine does beside it, it does to both. What came out better is compared with what is set once
+again, before it counts: of so many comparisons one comes out so by chance.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class _Climb:
         """Return the best value of a parameter, *now* where none is better."""
         for direction in DIRECTIONS:
             found = self._along(parameter, now, direction)
-            if found != now:
+            if found != now and self._compare(parameter, now, found, again=True) == Verdict.BETTER:
                 return found  # what helps in one direction does not in the other
         return now
 
@@ -113,19 +114,19 @@ class _Climb:
             best = candidate
         return best
 
-    def _compare(self, parameter: Parameter, reference: str, candidate: str) -> Verdict:
+    def _compare(
+        self, parameter: Parameter, reference: str, candidate: str, *, again: bool = False
+    ) -> Verdict:
         before: list[Sample] = []
         after: list[Sample] = []
+        what = f"{parameter.key}: {candidate} beside {reference}{', again' if again else ''}"
         for number in range(self._rounds):
-            self._say(
-                f"{parameter.key} {candidate} beside {reference}: {number + 1} of {self._rounds}"
-            )
+            self._say(f"{what}: {number + 1} of {self._rounds}")
             pair = [(reference, before), (candidate, after)]
             for value, samples in pair if number % 2 == 0 else reversed(pair):
-                trial = f"{parameter.key}: {candidate} beside {reference}, {number}: {value}"
-                samples.append(self._sample(trial, parameter, value))
+                samples.append(self._sample(f"{what}, {number}: {value}", parameter, value))
         verdict = judge(before, after)
-        self._say(f"{parameter.key} {candidate} beside {reference}: {verdict}")
+        self._say(f"{what}: {verdict}")
         self.made.append(
             Comparison(
                 key=parameter.key, reference=reference, candidate=candidate,

@@ -88,6 +88,18 @@ def test_where_nothing_matters_it_says_so(tmp_path: Path) -> None:
     assert "no setting would be changed" in render(found)
 
 
+def test_what_is_better_once_and_not_again_is_not_adopted(tmp_path: Path) -> None:
+    machine = Machine(
+        lambda value: 200 if value == {SLOTS: "125"} and len(machine.ran) < 7 else 100
+    )
+    found = tuned(machine, tmp_path / "file")
+    tried = [(one.candidate, one.reference, str(one.verdict)) for one in found.comparisons[:3]]
+    assert tried == [
+        ("125", "1000", "better"), ("15", "125", "no difference"), ("125", "1000", "no difference"),
+    ]  # fmt: skip
+    assert found.changes == {}
+
+
 def test_the_two_values_take_turns(tmp_path: Path) -> None:
     machine = Machine(lambda _: 100)
     tuned(machine, tmp_path / "file")
