@@ -33,6 +33,40 @@ def test_a_killed_parent_takes_its_child_with_it() -> None:
         assert said.read() == ""
 
 
+_SPAWNER = """
+import multiprocessing, os, time
+from pathlib import Path
+from agentq.host.parent import end_with_spawner
+
+def child(spawner):
+    while Path(f"/proc/{spawner}").exists():
+        time.sleep(0.01)
+    end_with_spawner()
+    print("lives on", flush=True)
+
+if __name__ == "__main__":
+    multiprocessing.get_context("forkserver").Process(target=child, args=[os.getpid()]).start()
+    print("spawned", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_child_of_a_fork_server_ends_whose_spawner_was_killed_before_it_could_watch(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "spawner.py").write_text(_SPAWNER)
+    spawner = subprocess.Popen(
+        [sys.executable, tmp_path / "spawner.py"], stdout=subprocess.PIPE, text=True
+    )
+    with spawner:
+        assert spawner.stdout is not None
+        assert spawner.stdout.readline() == "spawned\n"
+        spawner.kill()
+        spawner.wait()
+        assert select.select([spawner.stdout], [], [], 10)[0]
+        assert spawner.stdout.read() == ""
+
+
 def test_a_parent_that_has_gone_already_is_noticed() -> None:
     with pytest.raises(SystemExit, match="process 1234567, which started this one, has gone"):
         end_with_parent(1234567)
