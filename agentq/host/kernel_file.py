@@ -8,7 +8,8 @@ from pathlib import Path
 def text_of(path: Path) -> str:
     """Return the text of *path* without the space around it; empty where it can not be read."""
     try:
-        return path.read_text(encoding="ascii").strip()
+        # Groups have names that people gave them: they are to be found again whatever is in them.
+        return path.read_text(encoding="utf-8", errors="surrogateescape").strip()
     except OSError:
         return ""
 

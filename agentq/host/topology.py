@@ -93,7 +93,7 @@ def allowed_cores() -> tuple[int, ...]:
 
 
 def read_topology(*, root: Path = SYSFS, allowed: Iterable[int] | None = None) -> Topology:
-    """Return the usable cores below *root*: those online and in *allowed*.
+    """Return the usable cores below *root*: those online and in *allowed*; these, if none is both.
 
     Args:
         root: where sysfs is mounted, or a tree like it.
@@ -101,7 +101,8 @@ def read_topology(*, root: Path = SYSFS, allowed: Iterable[int] | None = None) -
     """
     usable = set(allowed_cores() if allowed is None else allowed)
     online = text_of(root / "devices/system/cpu/online")
-    usable = usable & set(parse_cores(online)) if online else usable
+    # lxcfs shows a container 0-1 here, for as many as its quota is, whichever cores it has.
+    usable = usable.intersection(parse_cores(online)) or usable
     folder = root / "devices/system/node"
     nodes = _nodes(folder)
     groups: dict[tuple[int, ...], int] = {}

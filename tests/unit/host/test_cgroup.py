@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from agentq.host.cgroup import Cgroup, read_cgroup
@@ -40,6 +41,15 @@ def test_version_2_takes_the_least_of_a_group_and_those_above_it(tmp_path: Path)
     found = read_cgroup(root=tmp_path)
     assert (found.quota, found.memory_bytes) == (4.0, 2**30)
     assert (found.tasks, found.tasks_now) == (100, 90)  # the nearer one to its limit
+
+
+def test_a_group_may_have_a_name_of_any_letters(tmp_path: Path) -> None:
+    write(tmp_path, "sys/fs/cgroup/cgroup.controllers", "memory")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    for name in ("köln.slice".encode(), b"\xff.slice"):
+        (tmp_path / "proc/self/cgroup").write_bytes(b"0::/" + name + b"\n")
+        write(tmp_path, f"sys/fs/cgroup/{os.fsdecode(name)}/memory.max", 2**30)
+        assert read_cgroup(root=tmp_path).memory_bytes == 2**30
 
 
 def test_version_1_has_a_folder_for_each_controller_and_hidden_ones_count_no_less(

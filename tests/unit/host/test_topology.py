@@ -40,6 +40,12 @@ def test_only_allowed_and_online_cores_count(tmp_path: Path) -> None:
     assert topology.nodes == (0, 1)
 
 
+def test_where_no_core_is_both_allowed_and_online_the_allowed_ones_count(tmp_path: Path) -> None:
+    root = write_machine(tmp_path, nodes=1, cores=8)
+    (root / "devices/system/cpu/online").write_text("0-1\n", encoding="ascii")  # as lxcfs has it
+    assert read_topology(root=root, allowed=[4, 5]).allowed == (4, 5)
+
+
 def test_node_numbers_may_have_gaps_and_nodes_may_have_no_core(tmp_path: Path) -> None:
     root = write_machine(tmp_path, nodes=2, cores=1)
     folder = root / "devices/system/node"
