@@ -112,7 +112,10 @@ def _show_plan(
         named = app or "MODULE:NAME"
         typer.echo(f"# agentq plan -A {named} --json > {_FILE}")
         for process in found.processes:
-            typer.echo(command_of(process, launcher=launcher.value, app=named, file=_FILE))
+            line = command_of(
+                process, topology=machine.topology, launcher=launcher.value, app=named, file=_FILE
+            )
+            typer.echo(line)
     else:
         from agentq.cli.show_plan import print_plan
         from agentq.cli.tables import plain_console

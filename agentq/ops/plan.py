@@ -8,7 +8,7 @@ from agentq.host.limits import OPEN_FILES
 from agentq.host.machine import Machine, read_machine
 from agentq.host.plan import Demand, Plan, Process
 from agentq.host.planner import make_plan
-from agentq.host.topology import format_cores
+from agentq.host.topology import Topology, format_cores
 from agentq.settings import Settings
 
 Launcher = Literal["numactl", "taskset", "docker"]
@@ -52,29 +52,35 @@ def demands_of(settings: Settings, *, cpu_steps: bool) -> list[Demand]:
     ]
 
 
-def command_of(process: Process, *, launcher: Launcher, app: str, file: str) -> str:
+def command_of(
+    process: Process, *, topology: Topology, launcher: Launcher, app: str, file: str
+) -> str:
     """Return the command that starts *process* with *launcher*, as one line for a shell.
 
     Args:
         process: of the plan.
+        topology: of the machine that was planned.
         launcher: what pins it from outside; the worker pins itself and its children finer.
         app: ``module:attribute``.
         file: where the plan is kept as JSON.
     """
     cores, node = format_cores(process.all_cores), process.node
+    # Its memory may be on another node than its cores, and its children on others than it.
+    nodes = {topology.node_of[core] for core in process.all_cores}
+    memory = {near for one in nodes if (near := topology.memory_node(one)) is not None}
     own = f"agentq worker --pool {process.pool} --index {process.index} --plan {file} -A {app}"
     match launcher:
         case "taskset":
             return f"taskset -c {cores} {own}"
         case "numactl" if node is not None:
-            return f"numactl --cpunodebind={node} --membind={node} {own}"
+            return f"numactl --cpunodebind={format_cores(nodes)} --membind={node} {own}"
         case "numactl":  # one node, or cores of several: there is no memory to choose
             return f"numactl --physcpubind={cores} --localalloc {own}"
         case "docker":
-            nodes = "" if node is None else f" --cpuset-mems {node}"
+            mems = f" --cpuset-mems {format_cores(memory)}" if memory else ""
             files = max(process.open_files, OPEN_FILES)
             return (
-                f"docker run --cpuset-cpus {cores}{nodes} --memory {process.memory_bytes >> 20}m "
+                f"docker run --cpuset-cpus {cores}{mems} --memory {process.memory_bytes >> 20}m "
                 f"--pids-limit {process.task_limit} --ulimit nofile={files} "
                 f'-v "$PWD/{file}:/{file}:ro" IMAGE {own.replace(file, f"/{file}")}'
             )

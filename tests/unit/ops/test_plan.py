@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from agentq.cli.main import app
-from agentq.host.plan import Plan, read_plan
+from agentq.host.machine import Machine, read_machine
+from agentq.host.plan import Plan, Process, read_plan
 from agentq.ops.plan import Launcher, command_of, plan_of
 from agentq.settings import Settings, load_settings
-from tests.unit.host.machines import written
+from tests.unit.host.machines import write_host, write_node, written
 
 
 def settings(**overrides: object) -> Settings:
@@ -59,9 +61,26 @@ _LAUNCHED: dict[Launcher, str] = {
 
 @pytest.mark.parametrize("launcher", _LAUNCHED)
 def test_each_process_as_other_launchers_start_it(tmp_path: Path, launcher: Launcher) -> None:
-    process = on_two_nodes(tmp_path, settings()).processes[0]
-    command = command_of(process, launcher=launcher, app="shop:aq", file="plan.json")
-    assert command == _LAUNCHED[launcher]
+    assert started(written(tmp_path, nodes=2, cores=2), launcher) == _LAUNCHED[launcher]
+
+
+def started(machine: Machine, launcher: Launcher, process: Process | None = None) -> str:
+    one = process or plan_of(settings(), cpu_steps=False, machine=machine).processes[0]
+    topology = machine.topology
+    return command_of(one, topology=topology, launcher=launcher, app="shop:aq", file="plan.json")
+
+
+def test_cores_and_memory_of_several_nodes_are_named_to_other_launchers(tmp_path: Path) -> None:
+    root = write_host(tmp_path, nodes=3, cores=2)
+    write_node(root, 0, memory=0, distances="10 40 20")  # node 2 has the memory of its process
+    machine = read_machine(root=root)
+    assert started(machine, "numactl").startswith("numactl --cpunodebind=0 --membind=2 agentq ")
+    assert " --cpuset-cpus 1 --cpuset-mems 2 " in started(machine, "docker")
+    machine = written(tmp_path / "even", nodes=2, cores=2)
+    process = plan_of(settings(), cpu_steps=False, machine=machine).processes[0]
+    spread = replace(process, children=((3,),))
+    assert "numactl --cpunodebind=0-1 --membind=0 " in started(machine, "numactl", spread)
+    assert " --cpuset-cpus 1,3 --cpuset-mems 0-1 " in started(machine, "docker", spread)
 
 
 def test_the_command_prints_the_table_and_json_that_a_worker_reads(tmp_path: Path) -> None:
