@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _FILE = "plan.json"
 _WATCH_S = 1.0
 _STEPS_OF_RUN = 20
+_MOST = 10**12
 
 
 class As(StrEnum):
@@ -36,20 +37,24 @@ def plan(
         bool, typer.Option("--load", help="Watch how busy each core is, for a second.")
     ] = False,
     runs: Annotated[
-        int | None, typer.Option("--runs", min=1, help="What do so many runs at once need?")
+        int | None,
+        typer.Option("--runs", min=1, max=_MOST, help="What do so many runs at once need?"),
     ] = None,
     steps_per_day: Annotated[
         int | None,
-        typer.Option("--steps-per-day", min=1, help="Of all runs. Default: 20 for each of --runs."),
+        typer.Option(
+            "--steps-per-day", min=1, max=_MOST, help="Of all runs. Default: 20 for each of --runs."
+        ),
     ] = None,
     model_seconds: Annotated[
-        float, typer.Option("--model-seconds", min=0.001, help="One model call takes.")
+        float, typer.Option("--model-seconds", min=0.001, max=86_400, help="One model call takes.")
     ] = 2.0,
     model_calls: Annotated[
-        float, typer.Option("--model-calls", min=0, help="Of a step, on average.")
+        float, typer.Option("--model-calls", min=0, max=1000, help="Of a step, on average.")
     ] = 1.0,
     peak: Annotated[
-        float, typer.Option("--peak", min=1, help="The busiest hour beside the average one.")
+        float,
+        typer.Option("--peak", min=1, max=1000, help="The busiest hour beside the average one."),
     ] = 3.0,
     as_json: Json = False,
 ) -> None:
@@ -158,6 +163,7 @@ def _show_load(*, as_json: bool) -> None:
 
 
 def _echo_json(value: object) -> None:
-    import orjson
+    import json
+    from dataclasses import asdict
 
-    typer.echo(orjson.dumps(value).decode())
+    typer.echo(json.dumps(value, default=asdict))  # whose integers may have more than 64 bits

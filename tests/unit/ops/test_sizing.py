@@ -65,6 +65,16 @@ def test_the_command_prints_it_for_people_and_scripts() -> None:
     assert isinstance(found["verdict"]["enough"], bool)
 
 
+_MOST = ["--steps-per-day", str(10**12), "--model-seconds", "86400", "--model-calls", "1000"]
+
+
+def test_the_command_sizes_what_no_machine_could_do_and_refuses_what_is_no_number() -> None:
+    told = CliRunner().invoke(app, ["plan", "--runs", str(10**12), *_MOST, "--json"])
+    assert orjson.loads(told.stdout)["verdict"]["enough"] is False
+    for wrong in ("--runs=0", "--runs=-1", "--peak=inf", "--model-seconds=inf", "--peak=nan"):
+        assert CliRunner().invoke(app, ["plan", "--runs=5", wrong]).exit_code == 2, wrong
+
+
 def test_the_command_shows_each_core() -> None:
     found = orjson.loads(CliRunner().invoke(app, ["plan", "--load", "--json"]).stdout)
     assert all(0 <= core["busy"] <= 1 for core in found["load"]["cores"])
