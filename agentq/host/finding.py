@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+_LISTED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +25,9 @@ class Finding:
     def __str__(self) -> str:
         """Return one line for people."""
         return f"{self.severity}: {self.subject}: {self.seen}; {self.why}; {self.remedy}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return *names* as a person reads them, and of a crowd the first and how many more."""
+    more = len(names) - _LISTED
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:_LISTED])} and {more} more"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from agentq.host.finding import Finding
+from agentq.host.finding import Finding, listed
 from agentq.host.machine import Machine
 from agentq.host.plan import Demand, Process
 from agentq.host.topology import format_cores
@@ -38,11 +38,11 @@ def _cores(
         for cpu in process.cores:
             owners.setdefault(cpu, []).append(process.name)
     if crowded := {cpu: names for cpu, names in owners.items() if len(names) > 1}:
-        names = sorted({name for group in crowded.values() for name in group})
+        names = [one.name for one in processes if not crowded.keys().isdisjoint(one.cores)]
         yield Finding(
             severity="warning",
             subject="cores",
-            seen=f"{', '.join(names)} share cores {format_cores(crowded)}",
+            seen=f"{listed(names)} share cores {format_cores(crowded)}",
             why="each waits while another runs",
             remedy="lower pools.<name>.processes, or give the workers more cores",
         )
@@ -87,7 +87,7 @@ def _memory(
         yield Finding(
             severity="note",
             subject="slots",
-            seen=", ".join(f"{process.name} has {process.slots}" for process in short)
+            seen=listed([f"{process.name} has {process.slots}" for process in short])
             + f" instead of {max(wanted[process.pool] for process in short)} (worker.slots)",
             why="more steps that wait would not fit into its memory",
             remedy="raise pools.<name>.memory, or set pools.<name>.slots to have them all the same",

@@ -28,6 +28,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from agentq.errors import SettingsError
+from agentq.host.finding import listed
 from agentq.host.topology import Topology, format_cores
 
 Unit = tuple[int, ...]  # logical cores that are handed out together
@@ -243,7 +244,7 @@ def _share(
 def _together(units: list[Unit], group: list[Seat], seats: _Seats, *, why: str) -> None:
     cores = [cpu for unit in units for cpu in unit]
     for seat in group:
-        others = ", ".join(f"{pool}-{index}" for pool, index in group if (pool, index) != seat)
+        others = listed([f"{pool}-{index}" for pool, index in group if (pool, index) != seat])
         company = f"shared with {others}, " if others else ""
         seats.give(seat, cores, f"{company}{why}")
 

@@ -56,6 +56,16 @@ def test_from_eight_cores_on_the_first_is_the_systems_however_many_workers(tmp_p
     ]
 
 
+def test_of_more_processes_than_a_person_reads_the_first_are_named(tmp_path: Path) -> None:
+    plan = make_plan(written(tmp_path, nodes=1, cores=2), demands(exclusive=1, shared=1024))
+    others = ", ".join(f"shared-{index}" for index in range(8))
+    assert plan.processes[-1].reason == (
+        f"shared with {others} and 1015 more, fewer cores left than shared processes"
+    )
+    assert said(plan, "cores") == [f"{others} and 1016 more share cores 1"]
+    assert len(plan.as_json()) < 1024 * 1024
+
+
 def test_two_nodes_with_smt_give_whole_cores_and_fill_the_brokers_node_first(
     tmp_path: Path,
 ) -> None:
