@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,14 +83,14 @@ def install(
     from agentq.ops.deploy.deployment import given_by, load, plan_at
     from agentq.ops.deploy.machine import Machine
 
-    machine = Machine(root=root)
-    _require_root(machine)
-    given = given_by(os.environ)
-    if machine.record is not None and not given.environ:
-        given = machine.given()
-    site = _site(machine, app, folder, python, user)
-    site.require_visible()
-    changes = machine.install(site, load(site, given, {}), plan_at(site, given, {}), given)
+    with _allowed(root):
+        machine = Machine(root=root)
+        given = given_by(os.environ)
+        if machine.record is not None and not given.environ:
+            given = machine.given()
+        site = _site(machine, app, folder, python, user)
+        site.require_visible()
+        changes = machine.install(site, load(site, given, {}), plan_at(site, given, {}), given)
     _report(changes, as_json=as_json)
 
 
@@ -100,10 +102,11 @@ def uninstall(root: Root = Path("/"), as_json: Json = False) -> None:
     """
     from agentq.ops.deploy.machine import Machine
 
-    machine = Machine(root=root)
-    _require_root(machine)
-    site = machine.require().site
-    _report(machine.uninstall(), as_json=as_json)
+    with _allowed(root):
+        machine = Machine(root=root)
+        site = machine.require().site
+        changes = machine.uninstall()
+    _report(changes, as_json=as_json)
     if not as_json and root == Path("/"):
         typer.echo(f"left: data in /var/lib/agentq; user {site.user} (userdel -r {site.user})")
 
@@ -130,12 +133,17 @@ def _site(
     )
 
 
-def _require_root(machine: Machine) -> None:
+@contextmanager
+def _allowed(root: Path) -> Iterator[None]:
+    """Change what is below *root*: the machine itself as root only, and nobody else meanwhile."""
+    from agentq.ops.deploy.alone import alone
     from agentq.ops.deploy.machine import ROOT
     from agentq.ops.deploy.systemd import require_root
 
-    if machine.root == ROOT:
+    if root == ROOT:
         require_root()
+    with alone(root):
+        yield
 
 
 def _report(changes: Changes, *, as_json: bool) -> None:

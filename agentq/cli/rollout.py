@@ -19,9 +19,11 @@ def rollout(
 
     Example: agentq deploy install && agentq rollout
     """
-    from agentq.ops.deploy.machine import Machine
+    from agentq.ops.deploy.alone import alone
+    from agentq.ops.deploy.machine import ROOT, Machine
     from agentq.ops.deploy.rollout import rollout as restart
     from agentq.ops.deploy.systemd import require_root
 
     require_root()
-    restart(Machine(), tuple(pools or ()), say=typer.echo)
+    with alone(ROOT):
+        restart(Machine(), tuple(pools or ()), say=typer.echo)

@@ -18,13 +18,15 @@ def scale(
 
     Example: agentq scale critical=4 shared=12
     """
-    from agentq.ops.deploy.machine import Machine
+    from agentq.ops.deploy.alone import alone
+    from agentq.ops.deploy.machine import ROOT, Machine
     from agentq.ops.deploy.scale import scale as change
     from agentq.ops.deploy.systemd import require_root
 
     require_root()
     wanted = dict(_wanted(text) for text in pools)
-    change(Machine(), wanted, say=typer.echo)
+    with alone(ROOT):
+        change(Machine(), wanted, say=typer.echo)
 
 
 def _wanted(text: str) -> tuple[str, int]:

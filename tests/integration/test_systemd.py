@@ -214,7 +214,13 @@ def test_scaling_under_load_loses_and_repeats_nothing(units: Installed) -> None:
         wait_until(lambda: "shared-2" in units.workers_of("member"), "a step on the added one", 30)
         print(units.machine.agentq("scale", "shared=1"))
         assert units.machine.show(OTHER, "ActiveState") == "inactive"
+        # What a scale that was cut off has left behind, the same again completes.
+        units.machine.run("systemctl", "start", OTHER)
+        assert "shared-1: drained and stopped" in units.machine.agentq("scale", "shared=1")
         print(units.machine.agentq("scale", "shared=2"))
+        units.machine.run("systemctl", "stop", OTHER)
+        print(units.machine.agentq("scale", "shared=2"))
+        assert units.machine.show(OTHER, "ActiveState") == "active"
     assert units.workers_of("member") == {"shared-0", "shared-1", "shared-2"}
 
 

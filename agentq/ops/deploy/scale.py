@@ -19,7 +19,8 @@ def scale(machine: Machine, wanted: Mapping[str, int], *, say: Say) -> None:
 
     Units are written for the new number, added processes started until they take work, then the
     removed ones told to stop: their running steps may end, the rest is handed back, uncharged. It
-    lasts until the next installation; pools.<name>.processes in the settings is for good.
+    lasts until the next installation; pools.<name>.processes in the settings is for good. One that
+    was cut off, or failed half way, is completed by the same again.
 
     Raises:
         DeployError: a pool is unknown, or a process does not start or stop; the others have.
@@ -28,15 +29,25 @@ def scale(machine: Machine, wanted: Mapping[str, int], *, say: Say) -> None:
     for pool in wanted.keys() - before.pools.keys():
         raise DeployError(f"there is no pool {pool!r}; there are: {', '.join(before.pools)}")
     old = {one.name: one for one in machine.plan().processes}
+    running = _running()
     record, given = machine.require(), machine.given()
     plan = plan_at(record.site, given, {**record.processes, **wanted})
     new = {one.name: one for one in plan.processes}
     changes = machine.install(record.site, machine.settings(wanted), plan, given)
     for name in changes.kept:
         say(f"/{name} was edited and is left as it is")
-    _start([name for name in new if name not in old], say)
-    _drain([name for name in old if name not in new], machine, say)
+    # What runs counts, not the last plan: that one may have been cut off on its way.
+    named = [name for name, one in new.items() if name not in old or one.pool in wanted]
+    _start([name for name in named if name not in running], say)
+    left = {*old, *(name for name in running if name.rpartition("-")[0] in wanted)}
+    _drain(sorted(left - new.keys()), machine, say)
     _say_moved(old, new, say)
+
+
+def _running() -> set[str]:
+    """Return the worker processes that systemd has started or is about to."""
+    units = systemd.show(systemd.loaded_workers())
+    return {unit.instance for unit in units if unit.active not in {"inactive", "failed"}}
 
 
 def _start(names: list[str], say: Say) -> None:
