@@ -18,7 +18,7 @@ import orjson
 
 from agentq.errors import DeployError
 from agentq.ops.deploy.deployment import Site
-from agentq.ops.deploy.render import File
+from agentq.ops.deploy.render import CREDENTIALS, File
 
 RECORD = "etc/agentq/deploy.json"
 _SUFFIX = ".agentq-new"
@@ -84,23 +84,24 @@ def install(
         DeployError: a file can not be written; nothing has changed then.
     """
     before = read_record(root)
+    _sweep(root)
     ours = dict(before.hashes) if before else {}
     changes = _compare(root, files, ours)
-    staged = _stage(root, {name: files[name] for name in changes.written})
     hashes = {name: (_hash(files[name].text.encode()),) for name in files}
     both = {name: (*ours.get(name, ()), *hashes.get(name, ())) for name in {*ours, *hashes}}
-    _write_record(root, site, processes, both)
-    for new, place in staged:
-        new.replace(place)
+    edited = {name: ours[name] for name in changes.kept if name in ours}
+    written = {name: files[name] for name in changes.written}
+    # The record first: it is true of what is there at every moment after.
+    write_files(root, {RECORD: _record(site, processes, both), **written})
     for name in changes.removed:
         _remove(root, name)
-    edited = {name: ours[name] for name in changes.kept if name in ours}
-    _write_record(root, site, processes, {**hashes, **edited})
+    with contextlib.suppress(DeployError):  # no room: the one that is there is true as well
+        write_files(root, {RECORD: _record(site, processes, {**hashes, **edited})})
     return changes
 
 
 def write_files(folder: Path, files: Mapping[str, File]) -> None:
-    """Write *files* below *folder*, whatever is there.
+    """Write *files* below *folder*, whatever is there, and put them in place in their order.
 
     Raises:
         DeployError: one can not be written; nothing has changed then.
@@ -112,6 +113,7 @@ def write_files(folder: Path, files: Mapping[str, File]) -> None:
 def uninstall(root: Path) -> Changes:
     """Remove all that was installed and not edited, and the record."""
     record = read_record(root)
+    _sweep(root)
     changes = _compare(root, {}, record.hashes if record else {})
     for name in (*changes.removed, RECORD):
         _remove(root, name)
@@ -148,7 +150,7 @@ def _stage(root: Path, files: Mapping[str, File]) -> list[tuple[Path, Path]]:
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
         raise DeployError(
-            f"{error.filename} can not be written ({error.strerror}); nothing was changed"
+            f"{error.filename or place} can not be written ({error.strerror}); nothing was changed"
         ) from error
     return staged
 
@@ -163,9 +165,9 @@ def _write(path: Path, file: File) -> None:
         os.fsync(handle)
 
 
-def _write_record(
-    root: Path, site: Site, processes: Mapping[str, int], hashes: Mapping[str, tuple[str, ...]]
-) -> None:
+def _record(
+    site: Site, processes: Mapping[str, int], hashes: Mapping[str, tuple[str, ...]]
+) -> File:
     body = {
         "about": "what `agentq deploy install` wrote; it is how local edits are told",
         "site": {
@@ -175,9 +177,7 @@ def _write_record(
         "processes": dict(processes),
         "files": {name: list(ours) for name, ours in sorted(hashes.items())},
     }  # fmt: skip
-    text = orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
-    [(new, place)] = _stage(root, {RECORD: File(text=text)})
-    new.replace(place)
+    return File(text=orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
 def _remove(root: Path, name: str) -> None:
@@ -188,6 +188,17 @@ def _remove(root: Path, name: str) -> None:
         if "agentq" not in str(folder.relative_to(root)):
             return
         with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _sweep(root: Path) -> None:
+    """Remove what an installation that was cut off had begun: a secret may be in it."""
+    walked = list(os.walk(root / "etc"))
+    for name in (f"{folder}/{file}" for folder, _, files in walked for file in files):
+        if name.endswith(_SUFFIX):
+            _remove(root, os.path.relpath(name, root))
+    for folder in (*root.glob("etc/systemd/system/agentq-*.d"), root / CREDENTIALS):
+        with contextlib.suppress(OSError):  # it holds something
             folder.rmdir()
 
 

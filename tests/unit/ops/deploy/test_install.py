@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from agentq.errors import DeployError
-from agentq.ops.deploy import install as module
 from agentq.ops.deploy.deployment import Given, Site, load
 from agentq.ops.deploy.install import RECORD, Changes, install, read_record, uninstall
 from agentq.ops.deploy.machine import Machine
@@ -71,24 +74,83 @@ def test_uninstalling_leaves_nothing(tmp_path: Path) -> None:
     assert left == []
 
 
-def test_an_installation_that_was_cut_off_is_completed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Cut(BaseException):
+    """What ends an installation where it stands; nothing catches it."""
+
+
+@contextmanager
+def cut_off_at(call: int) -> Iterator[None]:
+    """Let the call of that number, of all that touch files, be the end of it."""
+    calls = iter(range(1, call))
+
+    def wrapped(real: Callable[..., object]) -> Callable[..., object]:
+        def counted(*arguments: object, **options: object) -> object:
+            if next(calls, None) is None:
+                raise Cut
+            return real(*arguments, **options)
+
+        return counted
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("open", "fchmod", "fsync"):
+            patched.setattr(os, name, wrapped(getattr(os, name)))
+        for name in ("mkdir", "replace", "unlink", "rmdir"):
+            patched.setattr(Path, name, wrapped(getattr(Path, name)))
+        yield
+
+
+def seats(processes: int, text: str) -> dict[str, File]:
+    folder = "etc/systemd/system/agentq-worker@shared-{}.service.d"
+    each = {f"{folder.format(one)}/20.conf": File(text=text) for one in range(processes)}
+    return {**each, SECRET: File(text=text, mode=0o600)}
+
+
+@pytest.mark.parametrize("later", [3, 1, None])
+def test_wherever_it_is_cut_off_the_next_completes_it_and_nothing_stays(
+    tmp_path: Path, later: int | None
 ) -> None:
-    put(tmp_path)
-    newer = {name: File(text="two\n", mode=file.mode) for name, file in FILES.items()}
-    real, calls = module._write_record, []  # noqa: SLF001 -- where it is cut off
+    for call in range(1, 100):
+        root = tmp_path / str(call)
+        put(root, seats(2, "old"))
+        try:
+            with cut_off_at(call):
+                put(root, seats(later, "new")) if later else uninstall(root)
+        except Cut:
+            assert put(root, seats(2, "old")).kept == []
+            assert not list(root.rglob("*.agentq-new"))
+            uninstall(root)
+            assert [path for path in root.rglob("*") if "agentq" in path.name] == []
+        else:
+            assert call > 8
+            return
+    pytest.fail("it never came to its end")
 
-    def cut_off(*arguments: object) -> None:
-        if calls:
-            raise KeyboardInterrupt
-        calls.append(arguments)
-        real(*arguments)  # type: ignore[arg-type]  # as it came
 
-    monkeypatch.setattr(module, "_write_record", cut_off)
-    with pytest.raises(KeyboardInterrupt):
-        put(tmp_path, newer)
+@pytest.mark.parametrize("fits", range(7))
+def test_a_disk_that_is_full_leaves_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: int
+) -> None:
+    put(tmp_path, seats(2, "old"))
+    real, calls = os.fsync, iter(range(fits))
+
+    def full(handle: int) -> None:
+        if next(calls, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    if fits < 5:  # of four files and the record
+        with pytest.raises(
+            DeployError, match=r"etc/\S+ can not be .*No space.*nothing was changed"
+        ):
+            put(tmp_path, seats(3, "new"))
+    else:
+        put(tmp_path, seats(3, "new"))
     monkeypatch.undo()
-    assert put(tmp_path, {**newer, UNIT: File(text="three\n")}).kept == []
+    now = seats(2, "old") if fits < 5 else seats(3, "new")
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {*now, RECORD}
+    assert put(tmp_path, now) == Changes(same=sorted(now))
 
 
 def test_a_file_that_can_not_be_written_changes_nothing(tmp_path: Path) -> None:
