@@ -61,7 +61,7 @@ def submit(
             parse_duration(deadline)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--deadline") from error
-    aq = load_app(app)
+    aq = load_app(app, asked=True)
     found = aq.get_flow(flow)
     run = found.submit(value, key=key, deadline=deadline, priority=priority, tenant=tenant)
     if wait:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from contextlib import nullcontext, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,11 +24,16 @@ DEMO = "tasks.research:aq"
 _ATTRIBUTES = ("aq", "app", "celery")  # looked for where only a module is named
 
 
-def load_app(name: str | None) -> AgentQ:
+def load_app(name: str | None, *, asked: bool = False) -> AgentQ:
     """Return the app that *name* or the setting `app` means.
 
     ``module:attribute`` names an `AgentQ` or its Celery app, ``module`` alone the one in it. The
     working directory is searched first, as Celery does.
+
+    Args:
+        name: of the app.
+        asked: whether standard output is for an answer that a script may read: what the app prints
+            while it is imported then goes to standard error.
 
     Raises:
         DefinitionError: nothing is named, or there is no such module, attribute or app in it.
@@ -42,7 +48,8 @@ def load_app(name: str | None) -> AgentQ:
         )
     module_name, _, attribute = name.partition(":")
     _make_importable(demo_folder() if name == DEMO else Path.cwd())
-    module = _imported(module_name, name)
+    with redirect_stdout(sys.stderr) if asked else nullcontext():
+        module = _imported(module_name, name)
     for candidate in [attribute] if attribute else _ATTRIBUTES:
         found = getattr(module, candidate, None)
         found = getattr(found, "aq", found)  # its Celery app
@@ -59,7 +66,7 @@ def any_app(name: str | None) -> AgentQ:
     """
     from agentq.flows.app import AgentQ  # noqa: PLC0415 -- as below
 
-    return load_app(name) if name or load_settings().app else AgentQ("agentq")
+    return load_app(name, asked=True) if name or load_settings().app else AgentQ("agentq")
 
 
 def cell_of(name: str | None) -> Store:
@@ -73,7 +80,7 @@ def cell_of(name: str | None) -> Store:
     """
     settings = load_settings()
     if name or settings.app:
-        return load_app(name).store
+        return load_app(name, asked=True).store
     address = parse(broker_url(settings), cell=settings.broker.cell)
     return Store(address=address, timeout=settings.broker.timeout)
 

@@ -19,11 +19,14 @@ def alone(root: Path) -> Iterator[None]:
     """Let nobody else install, uninstall, scale or roll out below *root* meanwhile.
 
     Raises:
-        DeployError: somebody does.
+        DeployError: somebody does, or there is no such folder to be made.
     """
     folder = root / "etc"
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise DeployError(f"{folder} can not be written ({error.strerror})") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import orjson
+from pydantic import ValidationError
 
 from agentq.errors import DeployError
 from agentq.host.plan import Plan, parse_plan
@@ -17,6 +22,7 @@ from agentq.settings.sources import CONFIG_VARIABLE, PACKAGED, PREFIX, variable_
 STATE = Path("/var/lib/agentq")
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 -- not to be used
 """What a unit does not see (ProtectHome, PrivateTmp)."""
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,30}")
 _PLAN_LIMIT_S = 60
 
 
@@ -36,8 +42,10 @@ class Site:
         """Refuse what can not be written into a unit.
 
         Raises:
-            DeployError: a path is relative or has blanks.
+            DeployError: a path is relative or has blanks, a user has what no name has.
         """
+        if not _USER.fullmatch(self.user):
+            raise DeployError(f"user {self.user!r}: units need a name of letters, digits, _ and -")
         for what, path in self._paths().items():
             if not path.is_absolute() or any(c in str(path) for c in " \t\n\"'\\"):
                 raise DeployError(f"{what} {path}: units need an absolute path without blanks")
@@ -84,19 +92,33 @@ def plan_at(site: Site, given: Given, processes: Mapping[str, int]) -> Plan:
     """
     counts = {variable_of(f"pools.{pool}.processes"): str(n) for pool, n in processes.items()}
     own = {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
-    done = subprocess.run(  # noqa: S603 -- the Python that the units run
-        [site.python, "-P", "-m", "agentq", "plan", "--json", "-A", site.app],
-        cwd=site.folder,
-        env={**own, **given.environ, **counts},
-        capture_output=True,
-        text=True,
-        timeout=_PLAN_LIMIT_S,
-        check=False,
-    )
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip()
-        raise DeployError(f"{site.python} makes no plan for {site.app} in {site.folder}: {said}")
-    return parse_plan(done.stdout.encode())
+    try:
+        done = subprocess.run(  # noqa: S603 -- the Python that the units run
+            [site.python, "-P", "-m", "agentq", "plan", "--json", "-A", site.app],
+            cwd=site.folder,
+            env={**own, **given.environ, **counts},
+            capture_output=True,
+            text=True,
+            timeout=_PLAN_LIMIT_S,
+            check=False,
+        )
+        said = _said(done)
+        if not done.returncode:
+            return parse_plan(done.stdout.encode())
+    except OSError as error:  # no such folder, no such Python
+        said = f"{error.filename}: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        said = f"no answer within {_PLAN_LIMIT_S} s; its import takes too long"
+    except ValidationError:
+        said = f"what it prints is none (another version of agentq?): {said}"
+    raise DeployError(f"{site.python} makes no plan for {site.app} in {site.folder}: {said}")
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the message of its error, else what it printed."""
+    with contextlib.suppress(orjson.JSONDecodeError, TypeError, KeyError):
+        return str(orjson.loads(done.stdout)["error"]["message"])
+    return (done.stderr or done.stdout).strip()
 
 
 def load(site: Site, given: Given, processes: Mapping[str, int]) -> Settings:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentq.errors import DefinitionError
-from agentq.ops.application import DEMO, demo_folder, load_app
+from agentq.ops.application import DEMO, any_app, demo_folder, load_app
 
 _APP = "from agentq import AgentQ\nshop = AgentQ('shop')\ncelery_app = shop.celery\nnumber = 5\n"
 
@@ -30,6 +30,14 @@ def test_an_app_is_found_by_itself_or_by_its_celery_app(project: Path, attribute
 def test_an_app_named_aq_needs_no_attribute(project: Path) -> None:
     (project / "shop_b.py").write_text(_APP.replace("shop", "aq"))
     assert load_app("shop_b").name == "aq"
+
+
+def test_what_an_app_prints_is_no_part_of_an_answer(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "shop_p.py").write_text(f"print('hello')\n{_APP}")
+    assert any_app("shop_p:shop").name == "shop"
+    assert capsys.readouterr() == ("", "hello\n")
 
 
 @pytest.mark.parametrize(
