@@ -67,9 +67,10 @@ def read_record(root: Path) -> Record | None:
         )  # fmt: skip
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DeployError(
-            f"{path} can not be read ({error}); install again, or remove it"
+            f"{path} can not be read ({error}): remove it, then agentq deploy install -A "
+            "MODULE:NAME takes what is as rendered for its own again"
         ) from error
 
 

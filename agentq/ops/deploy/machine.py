@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from agentq.errors import DeployError
+from agentq.errors import DeployError, SettingsError
 from agentq.host.plan import Plan, read_plan
 from agentq.ops.deploy import deployment, systemd
 from agentq.ops.deploy.deployment import Given, Site
@@ -31,6 +31,7 @@ from agentq.store.client import Store
 ROOT = Path("/")
 _SYSCTL = "/usr/lib/systemd/systemd-sysctl"
 _RUNTIME = Path("/run/agentq")
+_LONGEST_STOP = timedelta(hours=1)
 _ASSIGNMENT = re.compile(r'^(\w+)="((?:[^"\\]|\\.)*)"$', re.MULTILINE)
 
 
@@ -124,7 +125,7 @@ class Machine:
         self.require()
         if self.root == ROOT:
             # The target tells its services to stop and is gone; the slice is when they have.
-            systemd.systemctl("stop", systemd.TARGET, systemd.SLICE, within=self._stop_limit())
+            systemd.systemctl("stop", systemd.TARGET, systemd.SLICE, within=self.stop_limit())
             systemd.systemctl("disable", "--quiet", systemd.TARGET)
         changes = uninstall(self.root)
         self.record = None
@@ -135,6 +136,9 @@ class Machine:
                 _RUNTIME.rmdir()
         return changes
 
-    def _stop_limit(self) -> timedelta:
+    def stop_limit(self) -> timedelta:
         """Return what stopping all may take before systemd itself ends what is left."""
-        return 2 * (self.settings().worker.drain_timeout + STOP_SLACK)
+        try:
+            return 2 * (self.settings().worker.drain_timeout + STOP_SLACK)
+        except SettingsError:  # broken by now, which is no reason to stay
+            return _LONGEST_STOP

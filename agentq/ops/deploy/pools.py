@@ -7,7 +7,7 @@ import socket
 import time
 from dataclasses import dataclass
 
-from agentq.errors import BrokerUnavailable, PlatformUnsupported
+from agentq.errors import BrokerUnavailable, PlatformUnsupported, SettingsError
 from agentq.host.numa import at_home
 from agentq.host.process import usage
 from agentq.ops.deploy import systemd
@@ -86,11 +86,11 @@ def _process(
 
 
 def _workers(machine: Machine) -> dict[int, Worker] | None:
-    """Return process id -> what this host's workers report; None: the cell does not answer."""
+    """Return process id -> what this host's workers report; None: the cell can not be asked."""
     host = f"@{socket.gethostname()}"
     try:
         found = read_status(machine.store(), brief=True).workers
-    except BrokerUnavailable:
+    except (BrokerUnavailable, SettingsError):
         return None
     return {worker.pid: worker for worker in found if worker.name.endswith(host)}
 

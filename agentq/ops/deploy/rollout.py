@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from agentq.errors import BrokerUnavailable, DeployError
+from agentq.host.plan import Process
 from agentq.ops.deploy import systemd
 from agentq.ops.deploy.machine import Machine
 from agentq.ops.deploy.render import STOP_SLACK
@@ -42,13 +43,19 @@ def rollout(machine: Machine, pools: tuple[str, ...], *, say: Callable[[str], No
             systemd.systemctl("restart", systemd.worker_unit(process.name), within=limit)
             _await_healthy(store, process.name)
         except DeployError as error:
-            rest = ", ".join(one.name for one in chosen[done + 1 :]) or "none"
             raise DeployError(
                 f"{process.name} is not well after its restart: {error}; rolled out: {done} of "
-                f"{len(chosen)}, left as they were: {rest}; see journalctl -u "
+                f"{len(chosen)}, {_left(chosen[done + 1 :])}; see journalctl -u "
                 f"{systemd.worker_unit(process.name)}"
             ) from error
+        except KeyboardInterrupt:
+            say(f"{process.name}: systemd goes on with its restart; {_left(chosen[done + 1 :])}")
+            raise
         say(f"{process.name}: restarted and well after {time.monotonic() - began:.1f} s")
+
+
+def _left(behind: Sequence[Process]) -> str:
+    return f"left as they were: {', '.join(one.name for one in behind) or 'none'}"
 
 
 def _await_healthy(store: Store, name: str) -> None:

@@ -6,6 +6,8 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -162,6 +164,30 @@ def test_a_file_that_can_not_be_written_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / UNIT).read_text() == "one\n"
     assert [path.name for path in tmp_path.rglob("*.agentq-new")] == ["z.agentq-new"]
     assert (tmp_path / RECORD).exists()
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"site": 1}'])
+def test_a_record_that_is_damaged_is_removed_and_made_again(tmp_path: Path, text: str) -> None:
+    put(tmp_path)
+    (tmp_path / RECORD).write_text(text)
+    with pytest.raises(DeployError, match=r"deploy\.json can not be read .*: remove it, then"):
+        put(tmp_path)
+    (tmp_path / RECORD).unlink()
+    assert put(tmp_path) == Changes(same=sorted(FILES))
+    uninstall(tmp_path)
+    assert not (tmp_path / UNIT).exists()
+
+
+def test_settings_that_are_broken_by_now_are_no_reason_to_stay(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "config").mkdir(parents=True)
+    site = replace(SITE, folder=project)
+    given = Given(plain={"AGENTQ_WORKER__DRAIN_TIMEOUT": "50s"}, secret={})
+    machine = Machine(root=tmp_path)
+    machine.install(site, load(site, given, {}), plan_of(planned("shared", (0,))), given)
+    assert machine.stop_limit() == timedelta(minutes=2)
+    (project / "config/default.toml").write_text("no toml")
+    assert machine.stop_limit() == timedelta(hours=1)
 
 
 def test_what_was_given_at_the_installation_is_read_back_from_it(tmp_path: Path) -> None:
