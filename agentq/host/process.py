@@ -85,6 +85,18 @@ def cpu_seconds(pid: int) -> float:
     return (user + system + waited_user + waited_system) / os.sysconf("SC_CLK_TCK")
 
 
+def began(pid: int) -> int | None:
+    """Return when process *pid* began, in ticks since the machine did; None: it is none that lives.
+
+    Ids are given out again: with this one process is told from another.
+    """
+    try:
+        stat = _stat(pid)
+    except (ProcessLookupError, PlatformUnsupported):
+        return None
+    return None if stat[0] in "ZX" else int(stat[19])
+
+
 def descendants(pid: int) -> tuple[int, ...]:
     """Return the living children of *pid*, their children and so on, the nearest first.
 

@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from agentq.host.process import began
+
 READY = "READY=1"
 STOPPING = "STOPPING=1"
 _ALIVE = "WATCHDOG=1"
@@ -62,7 +64,11 @@ class Watchdog:
 
 
 class LeaseNote:
-    """The name of this process' lease in a file: whoever finds it dead hands back what it held."""
+    """The name of this process' lease in a file: whoever finds it dead hands back what it held.
+
+    With it stands whose it is, by process id and time of its beginning: of one that lives nothing
+    may be handed back.
+    """
 
     def __init__(self, *, environ: Mapping[str, str] = os.environ) -> None:
         """Read where; nowhere unless a supervisor gave a folder."""
@@ -74,14 +80,26 @@ class LeaseNote:
         if self._path is not None:
             with contextlib.suppress(OSError):  # without it the lease runs out by itself
                 new = self._path.with_suffix(".new")
-                new.write_text(worker, encoding="utf-8")
+                own = os.getpid()
+                new.write_text(f"{worker}\n{own} {began(own)}", encoding="utf-8")
                 new.replace(self._path)
 
     def read(self) -> str | None:
         """Return the lease of the process that wrote; None: it held none when it ended."""
+        return self._lines()[0]
+
+    def holder(self) -> int | None:
+        """Return the process that wrote, if it lives."""
+        pid, _, then = (self._lines()[1] or "").partition(" ")
+        now = began(int(pid)) if pid.isdecimal() else None
+        return int(pid) if now is not None and str(now) == then else None
+
+    def _lines(self) -> tuple[str | None, str | None]:
+        """Return the lease and whose it is."""
         if self._path is None or not self._path.exists():
-            return None
-        return self._path.read_text(encoding="utf-8")
+            return None, None
+        worker, _, whose = self._path.read_text(encoding="utf-8").partition("\n")
+        return worker, whose
 
     def remove(self) -> None:
         """Note that nothing is held any more."""

@@ -18,11 +18,13 @@ def found_dead(note: LeaseNote, settings: Settings, *, url: str, suspects: bool)
     """Hand back what the process held that left *note*; return a line on it, "" where it held none.
 
     *url* is its broker's; the rest is as for `hand_back`. A broker that is away is no error: it
-    is said, and the lease runs out by itself.
+    is said, and the lease runs out by itself. Nor is a process that lives: it keeps what it has.
     """
     worker = note.read()
     if worker is None:
         return ""
+    if (pid := note.holder()) is not None:
+        return f"{worker} is not gone: process {pid} lives; nothing is handed back"
     address = parse(url, cell=settings.broker.cell)
     store = Store(address=address, timeout=settings.broker.timeout)
     try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -82,8 +85,7 @@ def test_more_than_one_call_hands_back_is_handed_back_whole(url: str) -> None:
 def test_who_finds_a_note_hands_back_what_it_names_and_says_so_once(
     cell: Cell, url: str, tmp_path: Path
 ) -> None:
-    note = LeaseNote(environ={"RUNTIME_DIRECTORY": str(tmp_path)})
-    note.write(DEAD)
+    note = noted_by_another(tmp_path)
     settings = load_settings()
     said = found_dead(note, settings, url=url, suspects=True)
     assert said == f"{DEAD} is gone: 3 messages handed out again"
@@ -91,9 +93,30 @@ def test_who_finds_a_note_hands_back_what_it_names_and_says_so_once(
     assert found_dead(note, settings, url=url, suspects=True) == ""
 
 
-def test_a_broker_that_is_away_leaves_it_to_the_lease(tmp_path: Path) -> None:
+def test_of_a_process_that_lives_nothing_is_handed_back(
+    cell: Cell, url: str, tmp_path: Path
+) -> None:
     note = LeaseNote(environ={"RUNTIME_DIRECTORY": str(tmp_path)})
     note.write(DEAD)
+    said = found_dead(note, load_settings(), url=url, suspects=True)
+    assert said == f"{DEAD} is not gone: process {os.getpid()} lives; nothing is handed back"
+    assert handed(cell) == []
+    assert note.read() == DEAD
+    # Its id was given out again meanwhile.
+    (tmp_path / "agentq-lease").write_text(f"{DEAD}\n{os.getpid()} 1")
+    assert found_dead(note, load_settings(), url=url, suspects=True).endswith("handed out again")
+
+
+def noted_by_another(folder: Path) -> LeaseNote:
+    """Return the note of a process that has ended."""
+    own = {**os.environ, "RUNTIME_DIRECTORY": str(folder)}
+    writes = f"from agentq.host.supervisor import LeaseNote; LeaseNote().write({DEAD!r})"
+    subprocess.run([sys.executable, "-c", writes], env=own, check=True)
+    return LeaseNote(environ=own)
+
+
+def test_a_broker_that_is_away_leaves_it_to_the_lease(tmp_path: Path) -> None:
+    note = noted_by_another(tmp_path)
     nowhere = f"agentq+unix://{tmp_path}/nobody.sock"
     said = found_dead(note, load_settings(), url=nowhere, suspects=True)
     assert said.endswith(f"what {DEAD} held is free when its lease ends")
