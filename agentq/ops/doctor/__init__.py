@@ -28,6 +28,7 @@ from agentq.ops.doctor import (
     stock,
     workers,
 )
+from agentq.ops.doctor.cli import client
 from agentq.ops.doctor.facts import Facts, read_facts
 from agentq.ops.doctor.finding import Finding, error, unchecked, warning
 from agentq.ops.doctor.roots import Roots
@@ -117,7 +118,8 @@ def _facts(aq: AgentQ) -> tuple[Facts | None, list[Finding]]:
         found = error(
             "broker.reachable", str(failure),
             why="producers are refused, workers wait for it",
-            remedy="systemctl status redis (or valkey) there; agentq settings shows the URL",
+            remedy=f"{client(aq.store.address, {})} PING tries the same (agentq settings shows the "
+            "URL); systemctl status redis, or valkey, on its machine",
         )  # fmt: skip
     kinds = "the server, its disk, workers and queues"
     missing = f"{kinds}: {type(because).__name__}"

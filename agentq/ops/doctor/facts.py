@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agentq.store.client import Store
 
 
-_ASKED = ("append*", "maxmemory*", "dir", "latency-monitor-threshold")
+_ASKED = ("append*", "maxmemory*", "dir", "latency-monitor-threshold", "min-replicas-to-write")
 """Not all of the configuration: passwords are in it."""
 
 

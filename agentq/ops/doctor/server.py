@@ -17,6 +17,7 @@ ADMISSION = 0.8
 NEARLY = 0.6
 FORK_MS = 200
 SILENT_S = 10
+_LEAST = "min-replicas-to-write"
 _MEANT = {"always", "everysec"}
 """Of the server of `agentq up`."""
 
@@ -167,6 +168,13 @@ def replicas(facts: Facts) -> Iterator[Finding]:
                 why="while this machine is down, nothing runs; with its disk everything is gone",
                 remedy="redis-cli -h REPLICA REPLICAOF PRIMARY 6379, and Sentinels",
             )  # fmt: skip
+    there, wanted = facts.number("min_slaves_good_slaves"), facts.config.get(_LEAST, "0")
+    if there < int(wanted):
+        yield error(
+            "broker.replicas", f"{_LEAST} is {wanted}, and {there} replicas keep up",
+            why="every write is refused (NOREPLICAS)",
+            remedy=f"attach the replica that is missing, or {setting(facts, _LEAST, there)}",
+        )  # fmt: skip
     for replica in broker.replicas:
         if not replica.online or replica.silent_s > SILENT_S:
             yield warning(

@@ -68,6 +68,7 @@ def test_a_broker_that_is_away_stops_no_other_check(tmp_path: Path) -> None:
     finally:
         del os.environ["AGENTQ_BROKER__URL"]
     assert found["broker.reachable"].severity == "error"
+    assert f"redis-cli -s {tmp_path}/nobody.sock PING tries" in found["broker.reachable"].remedy
     assert found["broker"].seen.startswith("not checked: the server, its disk, workers and queues")
     assert found["machine.governor"].severity == "note"
 

@@ -164,10 +164,17 @@ def test_connections_that_run_out_are_found(
     assert names(server.connections(facts(cell))) == ["warning broker.connections"]
 
 
-def test_a_missing_replica_is_found_by_what_is_asked_of_it(cell: Cell) -> None:
+def test_a_missing_replica_is_found_by_what_is_asked_of_it(
+    cell: Cell, changed: Callable[[str, str], None]
+) -> None:
     assert names(server.replicas(facts(cell))) == ["warning broker.replicas"]
     wanted = facts(cell, broker__durable="replica")
     assert names(server.replicas(wanted)) == ["error broker.replicas"]
+    changed("min-replicas-to-write", "1")
+    assert names(server.replicas(facts(cell))) == [
+        "warning broker.replicas",
+        "error broker.replicas",
+    ]
 
 
 def test_a_replica_is_found_where_it_is_late_or_taken_for_the_primary(
