@@ -82,6 +82,7 @@ class LoadWatch:
         self._on_full = on_full
         self._adaptive = AdaptiveSlots(most=hands.slots) if adaptive else None
         self._slots = hands.slots = self._adaptive.now if self._adaptive else hands.slots
+        self._used = 0
         self._gate = self._gated(limit_bytes) if limit_bytes is not None else None
         self._verdict = Verdict.OPEN
 
@@ -101,7 +102,9 @@ class LoadWatch:
         """Look once and act on it; see `Strain` for what is passed."""
         share, running = 0.0, len(self._hands)
         if self._gate is not None:
-            used = self._used_bytes()
+            with contextlib.suppress(OSError):  # no file is left to look with: as it was last time
+                self._used = self._used_bytes()
+            used = self._used
             share = used / self._gate.limit_bytes
             verdict = self._gate.look(used_bytes=used, running=running, now=time.monotonic())
             if verdict is not self._verdict:
@@ -136,7 +139,7 @@ class LoadWatch:
 
     def _gated(self, limit_bytes: int) -> MemoryGate | None:
         """Return the judge, none where a worker could not even begin."""
-        used = self._used_bytes()
+        used = self._used = self._used_bytes()
         if used < OPEN_BELOW * limit_bytes:
             return MemoryGate(limit_bytes=limit_bytes)
         logger.error(

@@ -18,13 +18,16 @@ from tests.support.running import Running, running
 from tests.support.waiting import wait_until
 from tests.support.worker_process import WorkerProcess
 
-WIDTH = 24
+WIDTH = 60
 LIMIT = 64
 
 
 @pytest.fixture
 def app(url: str, ledger: Ledger) -> Iterator[Running]:
-    with running("tests.support.apps.greedy", url, ledger) as found:
+    # With a limit of memory, as each has that has a seat: it is looked at all the while.
+    with running(
+        "tests.support.apps.greedy", url, ledger, POOLS__CRITICAL__MEMORY=str(1 << 30)
+    ) as found:
         yield found
 
 

@@ -12,8 +12,8 @@ from tests.support.ledger import note
 aq = AgentQ("greedy")
 app = aq.celery
 
-FILES = 6
-SECONDS = 0.5
+FILES = 1
+SECONDS = 1.2
 
 
 @aq.step(pool="critical")
