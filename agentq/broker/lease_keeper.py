@@ -270,7 +270,7 @@ class LeaseKeeper:
         }
         if name := worker_app.hostname():
             report |= {"hostname": name, "slots": worker_app.slots()}
-            report |= self._consumed.report(*worker_app.consumption())
+            report |= self._consumed.report(*worker_app.consumption(), worker_app.slots())
         return calls.renew(
             self._prefix, self.name, self._terms.lease_ms, first=first, report=orjson.dumps(report)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Literal
 
 import orjson
@@ -70,9 +71,9 @@ class Worker:
     slots: int
     done: int
     still_ms: int
-    """How long it has taken nothing."""
+    """How long it has had room and taken nothing."""
     stalled: bool
-    """Whether it took nothing for `STALLED_MS` though it had room and work waited so long."""
+    """Whether that is `STALLED_MS` or more, while work that it may take waited as long."""
     lease_ms: int
     """Left of its lease; below 0 it is taken for dead."""
     skew_ms: int
@@ -314,20 +315,24 @@ def _retries(store: Store) -> dict[str, int]:
     return {pool: count for pool, count in zip(pools, waiting, strict=True) if count}
 
 
-def _left_waiting(queues: Iterable[Queue], pauses: Iterable[Pause]) -> frozenset[str]:
-    """Return the pools whose work has waited so long that a worker with room had taken it."""
+_Lanes = frozenset[tuple[str, str]]
+"""Pool and lane of each."""
+
+
+def _left_waiting(queues: Iterable[Queue], pauses: Iterable[Pause]) -> _Lanes:
+    """Return the lanes whose work has waited so long that a worker with room had taken it."""
     paused = {pause.name for pause in pauses if pause.kind is Kind.POOL}
-    old = {queue.pool for queue in queues if (queue.oldest_ms or 0) >= STALLED_MS}
-    return frozenset(old - paused)
+    old = {(one.pool, one.lane) for one in queues if (one.oldest_ms or 0) >= STALLED_MS}
+    return frozenset((pool, lane) for pool, lane in old if pool not in paused)
 
 
 def _workers(
     store: Store,
     leases: list[tuple[bytes, float]],
     now_ms: int,
-    left: frozenset[str] = frozenset(),
+    left: _Lanes = frozenset(),
 ) -> tuple[Worker, ...]:
-    """Return the workers; *left*: pools whose work waits though it could be taken."""
+    """Return the workers; *left*: lanes whose work waits though it could be taken."""
     names = [name.decode() for name, _ in leases]
     reports = store.pipeline([("HGET", store.keys.worker(name), "report") for name in names])
     found = []
@@ -358,10 +363,11 @@ def _workers(
     return tuple(sorted(found, key=lambda worker: worker.name))
 
 
-def _is_stalled(said: dict[str, Any], left: frozenset[str]) -> bool:
+def _is_stalled(said: dict[str, Any], left: _Lanes) -> bool:
     has_room = said.get("running", 0) < said.get("slots", 0)
     still = said.get("still_ms", 0) >= STALLED_MS
-    return has_room and still and not left.isdisjoint(said["pools"])
+    takes = product(said["pools"], said.get("lanes", LANES))  # Celery's own pools take every lane
+    return has_room and still and not left.isdisjoint(takes)
 
 
 def _runs(store: Store, runs: list[str]) -> dict[str, int]:

@@ -149,15 +149,15 @@ class Loop:
         self._beating = self._loop.create_task(self._beat(), name="agentq-beat")
         self._sidecar.start()
         await self._warm()
-        services = self._start_services()
+        self._services = self._start_services()
         self._watch.start()
         if self._ready_callback is not None:
             self._ready_callback(self)
         try:
-            await self._until_told(services)
+            await self._until_told(self._services)
             await self._drain()
         finally:
-            await self._shut(services)
+            await self._shut(self._services)
 
     def _new_name(self) -> str:
         """Return a name that no process had before: a lease is never taken up again."""
@@ -358,23 +358,23 @@ class Loop:
 
     def _report(self) -> bytes:
         """Return what the worker says of itself with each renewal."""
-        begun = hasattr(self, "_exhaustion")  # made behind the hands
+        begun = hasattr(self, "_services")
+        running = len(self.hands) if begun else 0
+        slots = self.hands.slots if begun and not _told_to_stop() else 0
         report = {
             **build.identity(),
             "hostname": self.hostname,
             "pools": self.pools,
             "cores": sorted(os.sched_getaffinity(0)),
-            "slots": self.hands.slots if begun and not _told_to_stop() else 0,
+            "lanes": self._pool.lanes if self._pool else routing.LANES,
+            "slots": slots,
             "suspects": self._suspects.at_once,
             "skew_ms": self._lease.skew_ms if hasattr(self, "_lease") else 0,
-            **self._consumed.report(
-                len(self.hands) if begun else 0, worker_state.all_total_count[0]
-            ),
+            **self._consumed.report(running, worker_state.all_total_count[0], slots),
             "rss": rss_bytes(os.getpid()),
             "allocator": self._allocator,
         }
-        near = self._exhaustion.near if begun else ""
-        rare = {"unwritten": self.aq.blob_endings.waiting, "near": near}
+        rare = {"unwritten": self.aq.blob_endings.waiting, "near": begun and self._exhaustion.near}
         return orjson.dumps(report | {name: said for name, said in rare.items() if said})
 
     # -- what the settings say --------------------------------------------------------------------

@@ -203,11 +203,36 @@ def test_a_worker_that_renews_and_takes_nothing_is_stalled(
         wait_until(lambda: state() == "up", worker.log, 10)
 
 
+def test_a_worker_that_warms_up_or_has_only_long_steps_is_not_stalled(
+    url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "STALLED_MS", 500)
+    settings = {"WARM_TIMEOUT": "1s", "LEASE": "600ms", "CPU_PROCESSES": "1", "SPARE": "0"}
+    settings = {f"WORKER__{name}": value for name, value in settings.items()} | {
+        "WORKER__SLOTS": "1"
+    }
+    with running("tests.support.apps.warming", url, ledger, **settings) as app:
+        runs = [app.app.rest.submit(seconds) for seconds in (1.2, 0)]
+        worker = app.new_worker()
+        worker.start(wait=False)
+        seen: set[tuple[str, int, int]] = set()
+
+        def ended() -> bool:
+            for one in status.read_status(app.app.aq.store).workers:
+                seen.add((one.state, one.running, one.slots))
+            return runs[-1].status().state == "done"
+
+        wait_until(ended, worker.log, 25)
+        assert seen == {("up", 0, 0), ("up", 1, 1)} | (seen & {("up", 0, 1)})
+
+
 def test_a_worker_is_not_stalled_by_what_it_may_not_or_cannot_take(cell: Cell) -> None:
-    """A pause, slots that are all taken, and work that came a moment ago are no fault of its own."""
+    """A pause, slots that are all taken, work that came a moment ago and lanes that it does not
+    read are no fault of its own.
+    """
     still = status.STALLED_MS + 1
 
-    def report(**more: int) -> None:
+    def report(**more: object) -> None:
         said = orjson.dumps({"pools": ["p"], "slots": 2, "still_ms": still, **more})
         cell.store.call(calls.renew(cell.prefix, "w", 60_000, first=True, report=said))
 
@@ -226,6 +251,9 @@ def test_a_worker_is_not_stalled_by_what_it_may_not_or_cannot_take(cell: Cell) -
     assert state() == "up"
     report(still_ms=10)
     assert state() == "up"
-    report()
+    report(lanes=["high", "low"])
+    assert state() == "up"
+    report(lanes=["normal"])
+    assert state() == "stalled"
     pause(cell.store, Kind.POOL, "p")
     assert state() == "up"

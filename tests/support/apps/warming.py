@@ -62,6 +62,12 @@ def dies(_: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@aq.step
+async def rests(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
 see = aq.flow("see", seen)
 see_in_child = aq.flow("see in child", seen_in_child)
 die = aq.flow("die", dies)
+rest = aq.flow("rest", rests)
