@@ -1,8 +1,8 @@
 """How long a process has had room and taken no work: a stalled one is told by it from an idle one.
 
 A lease says that a process is there. One that renews its lease and takes nothing, since its rights,
-its link for work or its intake are broken, looks as alive as one that has nothing to do. One that is
-full, warms up, drains or takes no more for want of memory has no room: its time begins when it has.
+its link for work or its intake are broken, looks as alive as one that has nothing to do. One that
+is full, warms up, drains or is short of memory has no room: its time begins when it has.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ class Consumed:
         self._since = clock()
 
     def report(self, running: int, done: int, slots: int) -> dict[str, int]:
-        """Return how many steps run and have ended, and for how long there was room of *slots* and
-        none was taken, in ms.
+        """Return how many steps run and have ended, and for how many ms *slots* had room for more.
+
+        It begins anew whenever one is taken or ends.
         """
         if running + done != self._taken or running >= slots:
             self._taken, self._since = running + done, self._clock()

@@ -212,7 +212,7 @@ def test_a_worker_that_warms_up_or_has_only_long_steps_is_not_stalled(
         "WORKER__SLOTS": "1"
     }
     with running("tests.support.apps.warming", url, ledger, **settings) as app:
-        runs = [app.app.rest.submit(seconds) for seconds in (1.2, 0)]
+        runs = [app.app.rest.submit(seconds) for seconds in (0.9, 0)]
         worker = app.new_worker()
         worker.start(wait=False)
         seen: set[tuple[str, int, int]] = set()
