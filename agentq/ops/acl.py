@@ -22,6 +22,11 @@ from agentq.store.library import NAME_PREFIX
 
 PASSWORD = "PASSWORD"  # noqa: S105 -- to be filled in
 
+NOBODY = "user default off resetpass ~* &* +@all"
+"""Nobody can be this user, and without its line anybody is. Yet it must have all rights: a server
+that starts replays its append-only file as this user, and leaves out every transaction, which a
+function's writes are, that this user may not make (redis #14541, valkey #3983)."""
+
 
 class Role(StrEnum):
     """Who talks to a cell."""
@@ -99,7 +104,7 @@ def lines(*, cell: str, db: int = 0, passwords: Mapping[Role, str] | None = None
 
     Of *passwords* it holds the hashes; without, each line has a place for one.
     """
-    users = ["user default off"]  # without this line the server keeps one that may do anything
+    users = [NOBODY]
     for role in Role:
         secret = f"#{sha256(passwords[role].encode()).hexdigest()}" if passwords else f">{PASSWORD}"
         users.append(f"user agentq-{role} on {secret} {' '.join(rules(role, cell=cell, db=db))}")

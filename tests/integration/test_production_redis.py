@@ -102,6 +102,19 @@ def test_a_run_goes_through_and_each_role_has_what_it_needs(
     assert server.refused() == ["agentq-dashboard toplevel config|get"]
 
 
+def test_what_was_accepted_is_there_after_a_restart(by_socket: Production, ledger: Ledger) -> None:
+    agentq(by_socket, Role.ADMIN, "broker", "init")
+    with running(APP, by_socket.url(Role.WORKER), ledger) as working:
+        run = working.app.doubled.submit(20)
+        sent = working.app.add.apply_async((1, 2), countdown=0.1)
+        by_socket.process.stop()
+        by_socket.process.start()
+        assert "NOPERM" not in by_socket.process.log()
+        working.worker(options=BOTH_POOLS)
+        assert run.result(timeout=20) == 380
+        assert sent.get(timeout=20) == 3
+
+
 def test_nobody_gets_in_without_a_password(by_socket: Production) -> None:
     for login in ({}, {"username": "default"}, {"username": "agentq-admin", "password": "x"}):
         with pytest.raises(redis.exceptions.AuthenticationError):

@@ -91,6 +91,12 @@ class Process:
         assert self._process is not None
         self._process.send_signal(number)
 
+    def stop(self) -> None:
+        """End it in order: all that was written is in its file."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(timeout=20)
+
     def kill(self) -> None:
         """End it by SIGKILL; safe twice."""
         if self._process is not None:

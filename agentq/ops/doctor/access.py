@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentq.ops.acl import Role, rules
+from agentq.ops.acl import NOBODY, Role, rules
 from agentq.ops.doctor.cli import commands
 from agentq.ops.doctor.facts import Facts
-from agentq.ops.doctor.finding import Finding, unchecked, warning
+from agentq.ops.doctor.finding import Finding, error, unchecked, warning
 from agentq.ops.replies import pairs
 from agentq.store.client import Store
 
@@ -35,6 +35,15 @@ def access(store: Store, facts: Facts) -> Iterator[Finding]:
             why="whoever reaches the server reads every argument and result, and may stop all work",
             remedy="agentq broker acl --passwords /root/agentq-passwords > /etc/redis/users.acl; "
             "the line `aclfile /etc/redis/users.acl` in redis.conf and a restart",
+        )
+    if facts.number("aof_enabled") and lacking(users["default"], ["+@all", "~*"], {}):
+        yield error(
+            "broker.acl",
+            "user default, as whom the server replays its append-only file, may not do all",
+            why="at its next start it may leave out what functions wrote, which is every run and "
+            "message since the file was last rewritten; it says so only in its log (NOPERM)",
+            remedy=commands(facts, shlex.join(["ACL", "SETUSER", *NOBODY.split()[1:]]), "ACL SAVE")
+            + ", before any restart; nobody can log in as it either way",
         )
     for role in Role:
         user = users[f"agentq-{role}"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -227,6 +229,25 @@ def test_a_role_that_lacks_what_this_build_needs_is_found(own: Server, cell: Cel
         assert names(access.access(cell.store, found)) == []
     finally:
         own.client.execute_command("ACL", "DELUSER", *(f"agentq-{role}" for role in Role))
+
+
+def test_a_server_that_replays_its_file_as_a_user_without_rights_is_found(own: Server) -> None:
+    own.client.execute_command("ACL", "SETUSER", "all", "on", ">s", "~*", "&*", "+@all")
+    asking = Cell(own.url.replace("://", "://all:s@"))
+    acl = partial(asking.store.command, "ACL")
+    try:
+        acl("SETUSER", "default", "off", "-@all", "resetkeys")
+        found = told(facts(asking, env="test"), aof_enabled=1)
+        [one] = access.access(asking.store, found)
+        assert (one.severity, one.subject) == ("error", "broker.acl")
+        _, _, remedy = one.remedy.partition(" ACL ")
+        acl(*shlex.split(remedy.partition(" && ")[0]))
+        assert names(access.access(asking.store, found)) == []
+        assert b"off" in acl("GETUSER", "default")[b"flags"]
+    finally:
+        acl("SETUSER", "default", "on", "nopass", "~*", "&*", "+@all")
+        asking.store.close()
+        own.client.execute_command("ACL", "DELUSER", "all")
 
 
 @pytest.mark.usefixtures("cell")
