@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +104,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         if coroutines:
             in_each(self.pool.executor, self.pool.limit, lambda: self._warm(coroutines))
 
-    def _warm(self, warmers: Iterable[Warmer]) -> None:
+    def _warm(self, warmers: Sequence[Warmer]) -> None:
         """Run *warmers*, coroutines on this thread's loop."""
         if warmers:
             threads = Threads(count=len(self.aq.warmers))
