@@ -32,19 +32,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FETCH_MOST = 256
-"""Messages a fetch takes at most: keeps the function under 5 ms."""
+FETCH_MOST = SEND_MOST = 64
+"""Messages that a fetch takes, and completions in one pipeline, at most.
 
-SEND_MOST = 512
-"""Completions in one pipeline."""
+Others wait while the server works off what came in one go: with 256 and 512 an urgent step beside a
+flood began 3 times as late (p99) as with nothing else, and no step of the flood cost less.
+"""
 
 _LONGEST_PAUSE = 2.0
 
 _SAID_EVERY_S = 10.0
 """Between two lines about retries that are held."""
 
-GROUP_MOST, GROUP_ARGUMENTS, GROUP_BYTES = 32, 2000, 1 << 20
-"""Completions, their arguments and bytes that one call carries: keeps it under 5 ms."""
+GROUP_MOST, GROUP_ARGUMENTS, GROUP_BYTES = 16, 2000, 1 << 20
+"""Completions, their arguments and bytes that one call carries; it can not be interrupted."""
 
 
 class Outgoing(NamedTuple):
