@@ -35,11 +35,11 @@ def dashboard(
     from agentq.cli.announcing import announcer
     from agentq.dashboard.command import serve
     from agentq.host.parent import end_with_parent
-    from agentq.ops.application import any_app
+    from agentq.ops.application import looking_app
 
     if parent:
         end_with_parent(parent)
-    aq = any_app(app)
+    aq = looking_app(app)
     serve(
         aq,
         host=host or aq.settings.dashboard.host,

@@ -48,20 +48,26 @@ def render(
 ) -> None:
     """Write what [bold]install[/bold] would put below / into DIR, to be read; changes nothing else.
 
-    The values are those of the settings and of this machine's placement. AGENTQ_ variables of this
-    shell become those of the units; broker.url and model.api_key become credentials.
+    The values are those of the settings, the app's code included, and of this machine's placement.
+    AGENTQ_ variables of this shell become those of the units; broker.url, dashboard.broker_url and
+    model.api_key become credentials.
 
     Example: agentq deploy render --out units -A myproject.flows:aq
     """
-    from agentq.ops.deploy.deployment import given_by, load, plan_at
+    from agentq.ops.deploy.deployment import given_by, load, plan_at, with_code
     from agentq.ops.deploy.install import write_files
     from agentq.ops.deploy.machine import Machine, render_all
+    from agentq.ops.deploy.render import notes
 
-    site, given = _site(Machine(), app, folder, python, user), given_by(os.environ)
-    files = render_all(site, load(site, given, {}), plan_at(site, given, {}), given)
+    site = _site(Machine(), app, folder, python, user)
+    given = with_code(site, given_by(os.environ))
+    settings = load(site, given, {})
+    files = render_all(site, settings, plan_at(site, given, {}), given)
     write_files(out, files)
     for name in files:
         typer.echo(out / name)
+    for line in notes(settings, given):
+        typer.echo(f"note: {line}", err=True)
 
 
 @deploy.command("install")
@@ -80,8 +86,9 @@ def install(
 
     Example: agentq deploy install -A myproject.flows:aq
     """
-    from agentq.ops.deploy.deployment import given_by, load, plan_at
+    from agentq.ops.deploy.deployment import given_by, load, plan_at, with_code
     from agentq.ops.deploy.machine import Machine
+    from agentq.ops.deploy.render import notes
 
     with _allowed(root):
         machine = Machine(root=root)
@@ -90,7 +97,10 @@ def install(
             given = machine.given()
         site = _site(machine, app, folder, python, user)
         site.require_visible()
-        changes = machine.install(site, load(site, given, {}), plan_at(site, given, {}), given)
+        given = with_code(site, given)
+        settings = load(site, given, {})
+        changes = machine.install(site, settings, plan_at(site, given, {}), given)
+    changes.notes.extend(notes(settings, given))
     _report(changes, as_json=as_json)
 
 
@@ -160,5 +170,7 @@ def _report(changes: Changes, *, as_json: bool) -> None:
             typer.echo(f"{what}: /{name}")
     for line in changes.refused:
         typer.echo(f"refused: {line}")
+    for line in changes.notes:
+        typer.echo(f"note: {line}")
     if changes.same:
         typer.echo(f"as they were: {len(changes.same)}")

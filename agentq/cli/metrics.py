@@ -37,7 +37,7 @@ def metrics(
     from agentq.errors import SettingsError
     from agentq.extras import pip_install
     from agentq.host.parent import end_with_parent
-    from agentq.ops.application import any_app
+    from agentq.ops.application import looking_app
 
     try:
         from agentq.ops.metrics import page, serving
@@ -45,7 +45,7 @@ def metrics(
         raise SettingsError(f"agentq metrics: no {error.name}: {pip_install('worker')}") from None
     if parent:
         end_with_parent(parent)
-    aq = any_app(app)
+    aq = looking_app(app)
     if once:
         typer.echo(page(aq).decode(), nl=False)
         return

@@ -6,19 +6,21 @@ from typing import Annotated
 
 import typer
 
-from agentq.cli.options import Json
+from agentq.cli.options import App, Json
 
 
 def settings(
     prefix: Annotated[
         str | None, typer.Argument(help="Only those that begin so: worker, pools.shared, ...")
     ] = None,
+    app: App = None,
     as_json: Json = False,
 ) -> None:
     """Print every setting: its value, unit and source. Secrets are masked.
 
     A value comes from the first that says it: environment (AGENTQ_WORKER__SLOTS=50),
-    config/$AGENTQ_ENV.toml, config/default.toml, the default.
+    config/$AGENTQ_ENV.toml, config/default.toml, the default. With -A, what the app's code says
+    comes first.
 
     Example: agentq settings worker
     """
@@ -26,9 +28,13 @@ def settings(
 
     from agentq.settings import explain, load_settings
 
-    found = [
-        one for one in explain(load_settings()) if prefix is None or one.key.startswith(prefix)
-    ]
+    if app:
+        from agentq.ops.application import load_app
+
+        live = load_app(app).settings
+    else:
+        live = load_settings()
+    found = [one for one in explain(live) if prefix is None or one.key.startswith(prefix)]
     if as_json:
         import orjson
 

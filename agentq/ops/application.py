@@ -69,6 +69,19 @@ def any_app(name: str | None) -> AgentQ:
     return load_app(name, asked=True) if name or load_settings().app else AgentQ("agentq")
 
 
+def looking_app(name: str | None) -> AgentQ:
+    """Return what `any_app` does, with `dashboard.broker_url` for its broker where that is set.
+
+    Raises:
+        DefinitionError: as `any_app`.
+    """
+    aq = any_app(name)
+    if url := aq.settings.dashboard.broker_url:
+        broker = aq.settings.broker.model_copy(update={"url": url})
+        aq.settings = aq.settings.model_copy(update={"broker": broker})
+    return aq
+
+
 def cell_of(name: str | None) -> Store:
     """Return the cell of the app that is named, else the one that the settings name.
 

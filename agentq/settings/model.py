@@ -249,6 +249,14 @@ class Dashboard(Section):
 
     host: Name = setting("127.0.0.1", "address", "Flower has no login of its own: stay on loopback")
     port: Whole = setting(5555, "port", "Where its pages are", at_least=1, at_most=65_535)
+    unit: bool = setting(
+        default=True, unit="on/off", reason="agentq deploy install writes a unit for it"
+    )
+    broker_url: Annotated[Address | None, Field(repr=False)] = setting(
+        None, "address",
+        "broker.url of a user that only looks (role dashboard of agentq broker acl), for the "
+        "dashboard and the metrics; unset: broker.url",
+    )  # fmt: skip
 
 
 class Metrics(Section):
@@ -258,6 +266,10 @@ class Metrics(Section):
         "127.0.0.1", "address", "It has no login: beyond loopback only behind one, or a firewall"
     )
     port: Whole = setting(9464, "port", "What Prometheus scrapes", at_least=1, at_most=65_535)
+    unit: bool = setting(
+        default=True, unit="on/off",
+        reason="agentq deploy install writes a unit for them; one for a cell is enough",
+    )  # fmt: skip
 
 
 class Embedded(Section):

@@ -156,8 +156,10 @@ def test_the_dashboards_user_may_scrape(ledger: Ledger) -> None:
     with private_server() as server:
         own = rules(Role.DASHBOARD, cell="main")
         server.client.execute_command("ACL", "SETUSER", "d", "reset", "on", ">secret", *own)
-        with running(APP, server.url.replace("://", "://d:secret@"), ledger) as app:
-            assert told(app).value("agentq_broker_up") == 1
+        own_url = server.url.replace("://", "://d:secret@")
+        with running(APP, own_url.replace("d:", "nobody:"), ledger, DASHBOARD__BROKER_URL=own_url):
+            found = CliRunner().invoke(command_line, ["metrics", "--once", "-A", APP])
+            assert Scrape.of(found.output).value("agentq_broker_up") == 1
         refused = {entry["object"] for entry in server.client.acl_log()}
         assert refused <= {"client|setinfo"}  # the driver's greeting
 

@@ -6,24 +6,30 @@ import contextlib
 import os
 import re
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import orjson
 from pydantic import ValidationError
 
 from agentq.errors import DeployError
 from agentq.host.plan import Plan, parse_plan
-from agentq.settings import Settings, load_settings
+from agentq.settings import Settings, explain, load_settings
+from agentq.settings.masking import MASK
 from agentq.settings.schema import known_settings
 from agentq.settings.sources import CONFIG_VARIABLE, PACKAGED, PREFIX, variable_of
+
+T = TypeVar("T")
 
 STATE = Path("/var/lib/agentq")
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 -- not to be used
 """What a unit does not see (ProtectHome, PrivateTmp)."""
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,30}")
-_PLAN_LIMIT_S = 60
+_PASSWORDS = ("broker.url", "dashboard.broker_url")
+"""Addresses that have one."""
+_ANSWER_LIMIT_S = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +83,14 @@ class Given:
     """Variables."""
     secret: Mapping[str, str]
     """By dotted key: they become credentials."""
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Variables that say what the app's code sets: it beats the others, there as here."""
 
     @property
     def environ(self) -> dict[str, str]:
         """Return them as the variables that they may have been."""
-        return {**self.plain, **{variable_of(key): text for key, text in self.secret.items()}}
+        secret = {variable_of(key): text for key, text in self.secret.items()}
+        return {**self.plain, **secret, **self.code}
 
 
 def plan_at(site: Site, given: Given, processes: Mapping[str, int]) -> Plan:
@@ -89,29 +98,63 @@ def plan_at(site: Site, given: Given, processes: Mapping[str, int]) -> Plan:
 
     Raises:
         DeployError: it makes none, since the app can not be imported for example; has its words.
+            Or the app's code says how many *processes* a pool has.
     """
     counts = {variable_of(f"pools.{pool}.processes"): str(n) for pool, n in processes.items()}
+    plan = _answer(site, given.environ | counts, "plan", parse_plan)
+    for pool, count in processes.items():
+        if (planned := sum(one.pool == pool for one in plan.processes)) != count:
+            raise DeployError(
+                f"pools.{pool}.processes is {planned} in the code of {site.app}, which no number "
+                "from elsewhere changes: take it out of the code, or change it there"
+            )
+    return plan
+
+
+def with_code(site: Site, given: Given) -> Given:
+    """Return *given* and what the app's code sets (``AgentQ(overrides=...)``, ``settings=``).
+
+    What differs from files and variables is the code's.
+
+    Raises:
+        DeployError: the app can not be imported; or its code has a secret, which is told nobody.
+    """
+    given = replace(given, code={})
+    elsewhere = {one.key: one.value for one in explain(load(site, given, {}))}
+    live = _answer(site, given.environ, "settings", _values)
+    absent = object()
+    code = {key: value for key, value in live.items() if elsewhere.get(key, absent) != value}
+    if hidden := [key for key, value in code.items() if MASK in str(value)]:
+        raise DeployError(
+            f"{', '.join(hidden)}: set in the code of {site.app}, with a secret. Take it out of "
+            f"there and run this with {variable_of(hidden[0])} set: it becomes a credential"
+        )
+    return replace(given, code={variable_of(key): _as_variable(code[key]) for key in sorted(code)})
+
+
+def _answer(site: Site, environ: Mapping[str, str], question: str, read: Callable[[bytes], T]) -> T:
+    """Return what the units' own Python says of the app, read by *read*; errors as `plan_at`."""
     own = {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
     try:
         done = subprocess.run(  # noqa: S603 -- the Python that the units run
-            [site.python, "-P", "-m", "agentq", "plan", "--json", "-A", site.app],
+            [site.python, "-P", "-m", "agentq", question, "--json", "-A", site.app],
             cwd=site.folder,
-            env={**own, **given.environ, **counts},
+            env={**own, **environ},
             capture_output=True,
             text=True,
-            timeout=_PLAN_LIMIT_S,
+            timeout=_ANSWER_LIMIT_S,
             check=False,
         )
         said = _said(done)
         if not done.returncode:
-            return parse_plan(done.stdout.encode())
+            return read(done.stdout.encode())
     except OSError as error:  # no such folder, no such Python
         said = f"{error.filename}: {error.strerror}"
     except subprocess.TimeoutExpired:
-        said = f"no answer within {_PLAN_LIMIT_S} s; its import takes too long"
-    except ValidationError:
+        said = f"no answer within {_ANSWER_LIMIT_S} s; its import takes too long"
+    except (ValidationError, orjson.JSONDecodeError, TypeError, KeyError):
         said = f"what it prints is none (another version of agentq?): {said}"
-    raise DeployError(f"{site.python} makes no plan for {site.app} in {site.folder}: {said}")
+    raise DeployError(f"{site.python} has no {question} of {site.app} in {site.folder}: {said}")
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
@@ -119,6 +162,22 @@ def _said(done: subprocess.CompletedProcess[str]) -> str:
     with contextlib.suppress(orjson.JSONDecodeError, TypeError, KeyError):
         return str(orjson.loads(done.stdout)["error"]["message"])
     return (done.stderr or done.stdout).strip()
+
+
+def _values(text: bytes) -> dict[str, object]:
+    return {one["key"]: one["value"] for one in orjson.loads(text)}
+
+
+def _as_variable(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case list():
+            return ",".join(map(str, value))
+        case _:
+            return str(value)
 
 
 def load(site: Site, given: Given, processes: Mapping[str, int]) -> Settings:
@@ -152,7 +211,7 @@ def given_by(environ: Mapping[str, str]) -> Given:
 
 def _is_secret(key: str) -> bool:
     known = known_settings(()).get(key)
-    return key == "broker.url" or (known is not None and known.secret)
+    return key in _PASSWORDS or (known is not None and known.secret)
 
 
 def _below(path: Path, folder: str) -> bool:

@@ -45,6 +45,8 @@ class Changes:
     removed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """What the system did not take, in its own words; the rest holds."""
+    notes: list[str] = field(default_factory=list)
+    """Of where the units' rights and settings come from."""
 
 
 def read_record(root: Path) -> Record | None:

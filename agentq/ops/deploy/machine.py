@@ -14,13 +14,16 @@ from agentq.ops.deploy import deployment, systemd
 from agentq.ops.deploy.deployment import Given, Site
 from agentq.ops.deploy.install import Changes, Record, install, read_record, uninstall
 from agentq.ops.deploy.render import (
+    CODE,
     CREDENTIALS,
     ENVIRONMENT,
+    OPTIONAL,
     PLAN,
     STOP_SLACK,
     File,
     embedded_variables,
     render,
+    unit_path,
 )
 from agentq.ops.worker_process import launch_variables
 from agentq.settings import Settings
@@ -63,15 +66,16 @@ class Machine:
 
     def given(self) -> Given:
         """Return the settings that were given when it was installed."""
-        path = self.root / ENVIRONMENT
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        plain = {name: re.sub(r"\\(.)", r"\1", value) for name, value in _ASSIGNMENT.findall(text)}
         secrets = sorted((self.root / CREDENTIALS).glob(f"{CREDENTIAL_PREFIX}*"))
         secret = {
             path.name.removeprefix(CREDENTIAL_PREFIX): path.read_text(encoding="utf-8")
             for path in secrets
         }
-        return Given(plain=plain, secret=secret)
+        return Given(
+            plain=_assigned(self.root / ENVIRONMENT),
+            secret=secret,
+            code=_assigned(self.root / CODE),
+        )
 
     def settings(self, processes: Mapping[str, int] | None = None) -> Settings:
         """Return the settings as the units have them, with other numbers of *processes*."""
@@ -103,6 +107,7 @@ class Machine:
         """
         files = render_all(site, settings, plan, given)
         processes = {name: pool.processes for name, pool in settings.pools.items()}
+        optional = self._optional(files) if self.root == ROOT else []
         changes = install(self.root, files, site=site, processes=processes)
         if self.root == ROOT:
             try:
@@ -112,7 +117,7 @@ class Machine:
             systemd.run("systemd-sysusers", "/etc/sysusers.d/agentq.conf")
             systemd.run("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/agentq.conf")
             systemd.systemctl("daemon-reload")
-            systemd.systemctl("enable", "--quiet", systemd.TARGET)
+            systemd.systemctl("enable", "--quiet", systemd.TARGET, *optional)
         self.record = read_record(self.root)
         return changes
 
@@ -126,7 +131,8 @@ class Machine:
         if self.root == ROOT:
             # The target tells its services to stop and is gone; the slice is when they have.
             systemd.systemctl("stop", systemd.TARGET, systemd.SLICE, within=self.stop_limit())
-            systemd.systemctl("disable", "--quiet", systemd.TARGET)
+            ours = [unit for unit in OPTIONAL if systemd.enablement(unit)]
+            systemd.systemctl("disable", "--quiet", systemd.TARGET, *ours)
         changes = uninstall(self.root)
         self.record = None
         if self.root == ROOT:
@@ -136,9 +142,26 @@ class Machine:
                 _RUNTIME.rmdir()
         return changes
 
+    def _optional(self, files: Mapping[str, File]) -> list[str]:
+        """Return which optional units to enable, and do away with those that are not rendered."""
+        found = {unit: systemd.enablement(unit) for unit in OPTIONAL}
+        gone = [unit for unit in found if found[unit] and unit_path(unit) not in files]
+        if gone:
+            systemd.systemctl("disable", "--quiet", "--now", *gone)
+        wanted = [unit for unit in OPTIONAL if unit_path(unit) in files]
+        if systemd.enablement(systemd.TARGET) != "enabled":  # the first time, or it was cut off
+            return wanted
+        return [unit for unit in wanted if found[unit] not in {"disabled", "masked"}]
+
     def stop_limit(self) -> timedelta:
         """Return what stopping all may take before systemd itself ends what is left."""
         try:
             return 2 * (self.settings().worker.drain_timeout + STOP_SLACK)
         except SettingsError:  # broken by now, which is no reason to stay
             return _LONGEST_STOP
+
+
+def _assigned(path: Path) -> dict[str, str]:
+    """Return the variables that a rendered file gives the units; none: there is no such file."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return {name: re.sub(r"\\(.)", r"\1", value) for name, value in _ASSIGNMENT.findall(text)}

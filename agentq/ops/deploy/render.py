@@ -25,11 +25,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 _UNITS = "etc/systemd/system"
 CREDENTIALS = "etc/agentq/credentials"
 ENVIRONMENT = "etc/agentq/environment"
+CODE = "etc/agentq/code"
 PLAN = "etc/agentq/plan.json"
 _PLACE = re.compile(r"@([A-Z_]+)@")
 
 WATCHDOG_SLACK = timedelta(seconds=2)
 """Signs of life come every second: silence for hang_timeout is noticed a little later."""
+OPTIONAL = ("agentq-dashboard.service", "agentq-metrics.service")
+"""What the target has where it is enabled."""
 STOP_SLACK = timedelta(seconds=10)
 _WEIGHT = {"exclusive": 800, "shared": 100}
 _OOM_SCORE = {"exclusive": 0, "shared": 300}
@@ -67,11 +70,24 @@ def render(
     return dict(sorted([*services, *workers, *_machine(site, plan, given)]))
 
 
-def units(plan: Plan, *, embedded: bool, dashboard: bool = True) -> list[str]:
-    """Return the services that the target wants, in the order in which a person lists them."""
-    workers = [f"agentq-worker@{one.name}.service" for one in plan.processes]
-    broker = ["agentq-broker.service"] if embedded else []
-    return [*broker, *workers, *(["agentq-dashboard.service"] if dashboard else [])]
+def notes(settings: Settings, given: Given) -> list[str]:
+    """Return what who renders is to know of where the units' rights and settings come from."""
+    found = []
+    if given.code:
+        said = ", ".join(f"{name}={value}" for name, value in given.code.items())
+        found.append(f"from the app's code, as it is now: {said}")
+    if settings.broker.url and not settings.dashboard.broker_url and _lookers(settings):
+        found.append(
+            f"{' and '.join(_lookers(settings))} run with the workers' broker.url, which may "
+            "change the cell: give them that of a user that only looks (agentq broker acl has its "
+            f"line), as {variable_of('dashboard.broker_url')}"
+        )
+    return found
+
+
+def unit_path(unit: str) -> str:
+    """Return where a unit's file is, below /."""
+    return f"{_UNITS}/{unit}"
 
 
 def embedded_variables() -> dict[str, str]:
@@ -87,20 +103,23 @@ def _services(
     site: Site, settings: Settings, plan: Plan, given: Given, *, embedded: bool
 ) -> list[Rendered]:
     where = {"APP": site.app, "FOLDER": str(site.folder), "PYTHON": str(site.python)}
-    load = [f"LoadCredential={CREDENTIAL_PREFIX}{key}:/{_credential(key)}" for key in given.secret]
-    if embedded:
-        load += [_assignment(*pair) for pair in embedded_variables().items()]
-    wants = [f"Wants={unit}" for unit in units(plan, embedded=embedded)]
-    common = {**where, "USER": site.user, "BROKER": "\n".join(load)}
+    broker, lookers = ["broker"] if embedded else [], _lookers(settings)
+    wants = [
+        *(f"agentq-{one}" for one in broker),
+        *(f"agentq-worker@{p.name}" for p in plan.processes),
+    ]
     found = [
-        _unit("agentq.target", {"WANTS": "\n".join(wants)}),
+        _unit("agentq.target", {"WANTS": "\n".join(f"Wants={one}.service" for one in wants)}),
         _unit("agentq.slice", {}),
         _unit("agentq-worker@.service", {**where, **_limits(settings)}),
-        _unit("agentq-dashboard.service", where),
+        *(_unit(f"agentq-{service}.service", where) for service in (*broker, *lookers)),
     ]
     if embedded:
-        found += [_unit("agentq-broker.service", where), _broker_seat(plan)]
-    for service in ("worker@", "dashboard", *(["broker"] if embedded else [])):
+        found.append(_broker_seat(plan))
+    for service in ("worker@", *broker, *lookers):
+        own = settings.dashboard.broker_url is not None and service in lookers
+        load = _broker_access(given, embedded=embedded, own=own)
+        common = {**where, "USER": site.user, "BROKER": "\n".join(load)}
         to = f"agentq-{service}.service.d/10-common.conf"
         found.append(_unit("agentq-common.conf", common, to=to))
     for pool in dict.fromkeys(one.pool for one in plan.processes):
@@ -131,6 +150,21 @@ def _watchdog(settings: Settings) -> str:
         "# It ends by SIGABRT, and prints where each thread stood; by SIGKILL if it can not.\n"
         "TimeoutAbortSec=5"
     )
+
+
+def _lookers(settings: Settings) -> list[str]:
+    """Return which services there are that only look; `OPTIONAL` are their units."""
+    asked = {"dashboard": settings.dashboard.unit, "metrics": settings.metrics.unit}
+    return [service for service, wanted in asked.items() if wanted]
+
+
+def _broker_access(given: Given, *, embedded: bool, own: bool) -> list[str]:
+    """Return the lines that hand a unit its secrets; *own*: the broker by dashboard.broker_url."""
+    withheld = "broker.url" if own else "dashboard.broker_url"
+    keys = [key for key in given.secret if key != withheld]
+    load = [f"LoadCredential={CREDENTIAL_PREFIX}{key}:/{_credential(key)}" for key in keys]
+    embedded_ones = embedded_variables() if embedded else {}
+    return [*load, *(_assignment(*pair) for pair in embedded_ones.items())]
 
 
 def _instance(process: Process, settings: Settings, allocator: Mapping[str, str]) -> Rendered:
@@ -172,14 +206,14 @@ def _numa(node: int | None) -> str:
 
 
 def _machine(site: Site, plan: Plan, given: Given) -> list[Rendered]:
-    lines = [f"{name}={_quoted(name, value)}" for name, value in sorted(given.plain.items())]
     user = {"USER": site.user}
     secrets = [
         (_credential(key), File(text=value, mode=0o600)) for key, value in given.secret.items()
     ]
     return [
         (PLAN, File(text=plan.as_json().decode() + "\n")),
-        (ENVIRONMENT, _filled("environment", {"ENVIRONMENT": "\n".join(lines)})),
+        (ENVIRONMENT, _filled("environment", {"ENVIRONMENT": _assignments(given.plain)})),
+        (CODE, _filled("code", {"ENVIRONMENT": _assignments(given.code)})),
         ("etc/sysusers.d/agentq.conf", _filled("sysusers.conf", user)),
         ("etc/tmpfiles.d/agentq.conf", _filled("tmpfiles.conf", user)),
         ("etc/security/limits.d/agentq.conf", _filled("limits.conf", user)),
@@ -192,7 +226,7 @@ def _unit(template: str, values: Mapping[str, str], *, to: str | None = None) ->
     escaped = {name: value.replace("%", "%%") for name, value in values.items()}
     if "CPU_QUOTA" in values:
         escaped["CPU_QUOTA"] = values["CPU_QUOTA"]  # whose % is one
-    return f"{_UNITS}/{to or template}", _filled(template, escaped)
+    return unit_path(to or template), _filled(template, escaped)
 
 
 def _filled(template: str, values: Mapping[str, str]) -> File:
@@ -210,6 +244,10 @@ def _credential(key: str) -> str:
 
 def _assignment(name: str, value: str) -> str:
     return f'Environment="{name}={value}"'
+
+
+def _assignments(variables: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}={_quoted(name, value)}" for name, value in sorted(variables.items()))
 
 
 def _quoted(name: str, value: str) -> str:

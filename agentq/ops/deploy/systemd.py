@@ -113,6 +113,11 @@ def show(names: Sequence[str]) -> list[Unit]:
     return [_unit(part) for part in text.strip().split("\n\n")]
 
 
+def enablement(unit: str) -> str:
+    """Return ``enabled``, ``disabled``, ``static``, ...; "" for a unit that there is not."""
+    return systemctl("show", "--property=UnitFileState", "--value", unit).strip()
+
+
 def loaded_workers() -> list[str]:
     """Return the worker units that systemd knows of, running, failed or waiting."""
     text = systemctl("list-units", "--all", "--plain", "--no-legend", "--full", worker_unit("*"))

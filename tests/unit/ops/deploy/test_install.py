@@ -195,6 +195,7 @@ def test_what_was_given_at_the_installation_is_read_back_from_it(tmp_path: Path)
     given = Given(
         plain={"AGENTQ_MODEL__LARGE": 'a "b" $c \\d `e` %f', "AGENTQ_WORKER__SLOTS": "7"},
         secret={"broker.url": "agentq://:p%40ss@db:6379/0"},
+        code={"AGENTQ_POOLS__GPU__PURPOSE": "exclusive"},
     )
     plan = plan_of(planned("shared", (0,)))
     machine.install(SITE, load(SITE, given, {}), plan, given)
@@ -205,3 +206,4 @@ def test_what_was_given_at_the_installation_is_read_back_from_it(tmp_path: Path)
     assert settings.model.large == given.plain["AGENTQ_MODEL__LARGE"]
     assert (settings.worker.slots, settings.pools["shared"].processes) == (7, 4)
     assert settings.broker.url == given.secret["broker.url"]
+    assert settings.pools["gpu"].purpose == "exclusive"

@@ -16,7 +16,7 @@ from agentq.errors import BrokerNotConfigured, DeployError
 from agentq.host.plan import Broker, Plan, parse_plan
 from agentq.ops.deploy.deployment import Given, Site, given_by, load
 from agentq.ops.deploy.install import write_files
-from agentq.ops.deploy.render import TEMPLATES, File, render
+from agentq.ops.deploy.render import OPTIONAL, TEMPLATES, File, notes, render
 from agentq.settings import load_settings
 from tests.unit.ops.deploy.plans import planned
 
@@ -119,8 +119,54 @@ def test_the_target_wants_each_service_of_the_machine() -> None:
     target = rendered()["etc/systemd/system/agentq.target"]
     assert values(target, "Wants") == [
         "agentq-broker.service", "agentq-worker@critical-0.service",
-        "agentq-worker@shared-0.service", "agentq-dashboard.service",
+        "agentq-worker@shared-0.service",
     ]  # fmt: skip
+
+
+def test_dashboard_and_metrics_are_the_targets_where_they_are_enabled_and_wanted() -> None:
+    files, fewer = rendered(), rendered(metrics__unit=False, dashboard__unit=False)
+    assert set(files) - set(fewer) == {
+        f"etc/systemd/system/agentq-{service}.service{part}"
+        for service in ("dashboard", "metrics") for part in ("", ".d/10-common.conf")
+    }  # fmt: skip
+    for unit in OPTIONAL:
+        assert values(files[f"etc/systemd/system/{unit}"], "WantedBy") == ["agentq.target"]
+
+
+WORKERS, LOOKS = "agentq://agentq-worker:w@db:6379/0", "agentq://agentq-dashboard:d@db:6379/0"
+
+
+def credentials(files: dict[str, File], service: str) -> list[str]:
+    unit = files[f"etc/systemd/system/agentq-{service}.service.d/10-common.conf"]
+    return [one.partition(":")[0] for one in values(unit, "LoadCredential")]
+
+
+def test_who_only_looks_is_not_given_the_password_of_those_who_work() -> None:
+    environ = {
+        "AGENTQ_BROKER__URL": WORKERS, "AGENTQ_DASHBOARD__BROKER_URL": LOOKS,
+        "AGENTQ_MODEL__API_KEY": "sesame",
+    }  # fmt: skip
+    given = given_by(environ)
+    assert "agentq-dashboard:d" not in "".join(given.plain.values())
+    files = rendered(given)
+    assert credentials(files, "worker@") == ["agentq.broker.url", "agentq.model.api_key"]
+    for service in ("dashboard", "metrics"):
+        assert credentials(files, service) == [
+            "agentq.dashboard.broker_url",
+            "agentq.model.api_key",
+        ]
+    assert notes(load_settings(environ=given.environ), given) == []
+
+
+def test_where_they_have_no_password_of_their_own_it_is_said() -> None:
+    given = given_by({"AGENTQ_BROKER__URL": WORKERS})
+    assert credentials(rendered(given), "metrics") == ["agentq.broker.url"]
+    [said] = notes(load_settings(environ=given.environ), given)
+    assert said.startswith("dashboard and metrics run with the workers' broker.url")
+    assert said.endswith("AGENTQ_DASHBOARD__BROKER_URL")
+    none = {"AGENTQ_DASHBOARD__UNIT": "false", "AGENTQ_METRICS__UNIT": "false"}
+    assert notes(load_settings(environ={**given.environ, **none}), given) == []
+    assert notes(load_settings(environ={}), NOTHING) == [], "the embedded server has no users"
 
 
 def test_a_broker_of_its_own_leaves_the_embedded_one_out_and_its_password_is_a_credential() -> None:
@@ -198,7 +244,7 @@ def analyze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 UNITS = (
     "agentq.target", "agentq-worker@shared-0.service", "agentq-worker@critical-0.service",
-    "agentq-broker.service", "agentq-dashboard.service",
+    "agentq-broker.service", "agentq-dashboard.service", "agentq-metrics.service",
 )  # fmt: skip
 
 
