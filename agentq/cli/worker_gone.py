@@ -15,7 +15,7 @@ def worker_gone() -> None:
 
     Its lease is named by the file that it left in RUNTIME_DIRECTORY; one that ended in order left
     none. What it ran starts again elsewhere, as suspects, unless SERVICE_RESULT says that systemd
-    stopped it.
+    stopped it; as suspects also where it left for want of memory and could not wait for them.
     """
     from agentq.host.supervisor import LeaseNote
 
@@ -25,9 +25,11 @@ def worker_gone() -> None:
     from agentq.ops.lost_worker import found_dead
     from agentq.settings import load_settings
     from agentq.store.locate import broker_url
+    from agentq.worker.load import NO_MEMORY
 
     settings = load_settings()
     result = os.environ.get("SERVICE_RESULT", "")
-    suspects = result not in _ENDED_BY_SUPERVISOR
+    of_memory = os.environ.get("EXIT_STATUS") == str(NO_MEMORY)
+    suspects = result not in _ENDED_BY_SUPERVISOR or of_memory
     said = found_dead(note, settings, url=broker_url(settings), suspects=suspects)
     typer.echo(f"{said} ({result})")

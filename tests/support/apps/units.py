@@ -7,6 +7,7 @@ import os
 import time
 
 from agentq import AgentQ, Context, Err, Ok, each
+from agentq.host.process import rss_bytes
 from tests.support.ledger import VARIABLE, Ledger, note
 
 aq = AgentQ("units")
@@ -59,6 +60,18 @@ async def seize(ctx: Context, seconds: float) -> int:
     return began
 
 
+@aq.step(pool="critical")
+async def swell(ctx: Context, megabytes: int) -> int:
+    """Keep the process at so many *megabytes* the first time it is started."""
+    note("swell", ctx.run_id, ctx.worker, os.getpid())
+    began = len(Ledger.at(os.environ[VARIABLE]).lines(f"swell {ctx.run_id} "))
+    if began == 1:
+        taken = bytearray((megabytes << 20) - rss_bytes(os.getpid()))
+        taken[::4096] = b"x" * len(taken[::4096])
+        await asyncio.sleep(300)
+    return began
+
+
 @aq.step
 async def hog(ctx: Context, megabytes: int) -> int:
     note("hog", ctx.run_id, ctx.worker, os.getpid())
@@ -72,3 +85,4 @@ first = aq.flow("first", urgent)
 held = aq.flow("held", hold)
 seized = aq.flow("seized", seize)
 greedy = aq.flow("greedy", hog)
+swelling = aq.flow("swelling", swell)
