@@ -13,8 +13,9 @@ def scale(
     """Start worker processes of installed units, or drain and stop them; as root.
 
     Returns when the added ones take work and the removed ones have ended: what they ran has ended,
-    or was handed back uncharged after worker.drain_timeout. It lasts until the next agentq deploy
-    install; for good, set pools.NAME.processes.
+    or was handed back uncharged after worker.drain_timeout. Those that stay go over to the cores
+    that the plan has for them now; what changes for them only at their next start is said. It lasts
+    until the next agentq deploy install; for good, set pools.NAME.processes.
 
     Example: agentq scale critical=4 shared=12
     """

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentq.errors import SettingsError
+from agentq.host.process import descendants
 from agentq.host.topology import allowed_cores, format_cores
 
 
@@ -48,6 +49,19 @@ def pin(cores: Iterable[int], *, pid: int | None = None) -> Affinity:
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 _set(int(thread.name), wanted)
     return Affinity(requested=wanted, effective=effective(pid=pid))
+
+
+def move(cores: Iterable[int]) -> None:
+    """Keep this process, all its threads and descendants on *cores*, wherever they were kept.
+
+    Raises:
+        SettingsError: none of the cores may be used.
+    """
+    wanted = tuple(cores)
+    pin(wanted)
+    for child in descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            pin(wanted, pid=child)
 
 
 def effective(*, pid: int | None = None) -> tuple[int, ...]:

@@ -7,14 +7,16 @@ what holds and not what was asked for.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
+import signal
 import socket
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from agentq.errors import SettingsError
 from agentq.flows.app import AgentQ
@@ -34,6 +36,10 @@ from agentq.observe import logs
 from agentq.ops.plan import plan_of
 from agentq.settings import Pool, Settings
 
+logger = logging.getLogger(__name__)
+
+TAKE_SEAT = signal.SIGHUP
+"""Has a worker that was started with a plan's file read its seat from there again."""
 RELAUNCHED = "_AGENTQ_RELAUNCHED"  # not a setting, hence not AGENTQ_
 
 
@@ -151,6 +157,8 @@ def _run(
     keep_background_thread_after_fork()
 
     def on_ready(**_: object) -> None:
+        if options.plan is not None:
+            signal.signal(TAKE_SEAT, lambda *_: _take_seat(aq, worker, options))
         ready()
 
     def keep_logging(**_: object) -> None:
@@ -177,6 +185,17 @@ def _run(
     )
     worker.start()
     return int(worker.exitcode or 0)
+
+
+def _take_seat(aq: AgentQ, worker: Any, options: WorkerOptions) -> None:
+    """Read the plan again and go over to what it has now for this process."""
+    try:
+        seat = _seat(aq, options)
+    except SettingsError as error:
+        logger.error("%s; the seat stays as it is", error)  # noqa: TRY400 -- it says it all
+        return
+    if seat is not None:
+        worker.take_seat(seat)
 
 
 def _slots(settings: Settings, seat: Process | None, pool: str) -> int | None:

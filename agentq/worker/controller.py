@@ -9,9 +9,11 @@ from typing import Any
 from celery.apps.worker import Worker as CeleryWorker
 from celery.concurrency import get_implementation
 
+from agentq.broker.warming import places
 from agentq.host.plan import Process
 from agentq.host.planner import LEAST_THREADS
 from agentq.worker.pool import TaskPool
+from agentq.worker.processes import Processes
 
 
 class Worker(CeleryWorker):  # type: ignore[misc]
@@ -38,13 +40,26 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         """Run without kombu's hub under our pool: the loop is asyncio's."""
         super().setup_instance(*args, use_eventloop=False if self.ours else use_eventloop, **kwargs)
 
+    def take_seat(self, seat: Process) -> None:
+        """Go over to what *seat* has for a process that runs; from a signal's handler."""
+        self.seat = seat
+        self.consumer.call_threadsafe(self.consumer.take_seat, seat)
+
     def thread_count(self) -> int:
         """Return how many steps written as plain def run at once."""
         threads = self.app.aq.settings.worker.threads
         return int(threads or (self.seat.threads if self.seat else LEAST_THREADS))
 
-    def child_cores(self) -> Sequence[tuple[int, ...]]:
-        """Return the cores of each process for steps of kind="cpu"."""
+    def new_processes(self) -> Processes:
+        """Return the processes for steps of kind="cpu"; none where no step is."""
+        aq = self.app.aq
+        modules = {step.function.__module__ for step in aq.steps.values() if step.kind == "cpu"}
+        return Processes(
+            cores=self._child_cores() if modules else (), modules=sorted(modules),
+            warmers=places(aq.warmers), spare=aq.settings.worker.spare,
+        )  # fmt: skip
+
+    def _child_cores(self) -> Sequence[tuple[int, ...]]:
         if self.seat is not None:
             return self.seat.children
         allowed = sorted(os.sched_getaffinity(0))

@@ -91,6 +91,11 @@ class LoadWatch:
         """Whether there is anything to decide."""
         return self._gate is not None or self._adaptive is not None
 
+    def limit(self, limit_bytes: int | None) -> None:
+        """Judge memory by another limit from now on; where it is not judged it stays so."""
+        if self._gate is not None and limit_bytes is not None:
+            self._gate.limit_bytes = limit_bytes
+
     async def run(self) -> None:
         """Look until cancelled, or until there is nothing more to decide."""
         while self.decides and self._verdict is not Verdict.LEAVE:

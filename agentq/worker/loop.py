@@ -32,8 +32,8 @@ from celery.worker import state as worker_state
 from agentq.broker import build, routing
 from agentq.broker.consumed import Consumed
 from agentq.broker.policy import InOrder
-from agentq.broker.warming import places
 from agentq.errors import BrokerUnavailable
+from agentq.host.affinity import move
 from agentq.host.allocator import live
 from agentq.host.process import rss_bytes
 from agentq.store import announced, calls
@@ -48,7 +48,6 @@ from agentq.worker.joined import JoinReader
 from agentq.worker.leases import Lease, release
 from agentq.worker.load import NO_MEMORY, LoadWatch, memory_limit
 from agentq.worker.parts import Parts
-from agentq.worker.processes import Processes
 from agentq.worker.pump import Pump
 from agentq.worker.remote import handlers
 from agentq.worker.requests import separate_stacks
@@ -62,6 +61,7 @@ from agentq.worker.watch import LoopWatch
 
 if TYPE_CHECKING:
     from agentq.flows.app import AgentQ
+    from agentq.host.plan import Process
     from agentq.settings import Pool, Settings
 
 logger = logging.getLogger(__name__)
@@ -137,6 +137,16 @@ class Loop:
         """Call *function* on the loop, from another thread."""
         self._loop.call_soon_threadsafe(function, *args)
 
+    def take_seat(self, seat: Process) -> None:
+        """Go over to the cores and the memory limit of *seat*, on the loop.
+
+        Slots, threads, children and the memory's node are as they began.
+        """
+        move(seat.cores)
+        self._processes.move(seat.children or [seat.cores])
+        self._load.limit(memory_limit(self._pool, seat))
+        logger.info("took another seat: %s", seat.reason)
+
     # -- its life ---------------------------------------------------------------------------------
 
     async def _main(self) -> None:
@@ -169,7 +179,7 @@ class Loop:
     def _build(self) -> None:
         settings = self._settings
         self._threads = Threads(count=self.controller.thread_count())
-        self._processes = self._new_processes()
+        self._processes = self.controller.new_processes()
         events = bool(self.controller.task_events)
         self._events = TaskEvents(enabled=events, on_error=self._on_error)
         cell = Multiplexer(self._store)
@@ -383,17 +393,6 @@ class Loop:
     def _pool(self) -> Pool | None:
         """Return what the settings say of the first pool; None: a plain Celery queue."""
         return self._settings.pools.get(self.pools[0])
-
-    def _new_processes(self) -> Processes:
-        """Return the processes for steps of kind="cpu"; none where no step is."""
-        modules = {
-            step.function.__module__ for step in self.aq.steps.values() if step.kind == "cpu"
-        }
-        cores = self.controller.child_cores() if modules else ()
-        return Processes(
-            cores=cores, modules=sorted(modules), warmers=places(self.aq.warmers),
-            spare=self._settings.worker.spare,
-        )  # fmt: skip
 
 
 def _told_to_stop() -> bool:

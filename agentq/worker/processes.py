@@ -122,6 +122,12 @@ class Processes:
         self._spares.clear()
         self._free = asyncio.Queue()
 
+    def move(self, cores: Sequence[tuple[int, ...]]) -> None:
+        """Have the processes, those to come too, on other cores: by slot, in turn."""
+        self._cores = [cores[slot % len(cores)] for slot in range(len(self._cores))]
+        for child in list(self._all.values()):
+            self._pin(child)
+
     async def run(self, task: Any, arguments: list[Any], *, begins: Callable[[], None]) -> Any:
         """Run a step's function in a free process; cancelled, its process ends with it.
 
@@ -162,12 +168,11 @@ class Processes:
                 self._replace(executor)
 
     async def _new(self, slot: int | None) -> ProcessPoolExecutor:
-        everywhere = tuple(sorted({core for cores in self._cores for core in cores}))
         executor = ProcessPoolExecutor(
             1,
             mp_context=self._context,
             initializer=_begin,
-            initargs=(str(Path.cwd()), everywhere if slot is None else self._cores[slot]),
+            initargs=(str(Path.cwd()), self._cores_of(slot)),
         )
         warmed = asyncio.get_running_loop().run_in_executor(
             executor, warm_child, self._modules, self._warmers
@@ -181,9 +186,18 @@ class Processes:
     def _serve(self, executor: ProcessPoolExecutor, slot: int) -> None:
         """Have a spare process take a slot, and run on its cores."""
         child = self._all[executor] = self._all[executor]._replace(slot=slot)
-        with contextlib.suppress(SettingsError, ProcessLookupError):  # as `_begin`; it has ended
-            pin(self._cores[slot], pid=child.process.pid)
+        self._pin(child)
         self._free.put_nowait(executor)
+
+    def _pin(self, child: _Child) -> None:
+        with contextlib.suppress(SettingsError, ProcessLookupError):  # as `_begin`; it has ended
+            pin(self._cores_of(child.slot), pid=child.process.pid)
+
+    def _cores_of(self, slot: int | None) -> tuple[int, ...]:
+        """Return where the process of *slot* runs; a spare one anywhere."""
+        if slot is not None:
+            return self._cores[slot]
+        return tuple(sorted({core for cores in self._cores for core in cores}))
 
     def _replace(self, executor: ProcessPoolExecutor) -> None:
         """End a process now, let a spare one serve, and start another in a task of its own.

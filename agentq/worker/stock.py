@@ -24,6 +24,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from billiard.process import current_process
@@ -38,7 +39,7 @@ from agentq.broker.lease_keeper import keeper_of
 from agentq.broker.task import run_coroutine
 from agentq.broker.terms import Terms
 from agentq.broker.warming import KINDS
-from agentq.host.affinity import pin
+from agentq.host.affinity import move, pin
 from agentq.host.supervisor import LeaseNote, Watchdog
 from agentq.worker.load import LOOK_S, NO_MEMORY, LoadWatch, memory_limit
 from agentq.worker.threads import Threads
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from agentq.broker.warming import Warmer
     from agentq.flows.app import AgentQ
     from agentq.host.plan import Process
+    from agentq.settings import Pool
 
 _UP_S = 0.05
 """Seconds between two looks whether all children are up."""
@@ -84,6 +86,16 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         self._watch_memory(consumer)
         super().on_consumer_ready(consumer)
 
+    def take_seat(self, seat: Process) -> None:
+        """Go over to what *seat* has for a process that runs, children included."""
+        self.seat = seat
+        move(seat.cores)
+        children: Any = self.pool._pool._pool if worker_app.processes() else ()  # noqa: SLF001 -- in private_names
+        for child in children:
+            with suppress(ProcessLookupError):  # it has ended
+                pin(_cores_of(seat, child.index), pid=child.pid)
+        self._watch.limit(memory_limit(self._first_pool, seat))
+
     # -- warming up -------------------------------------------------------------------------------
 
     def _begin_child(self, **_: object) -> None:
@@ -91,8 +103,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         if os.getpid() == self._pid:
             return  # solo: Celery takes the worker for its own child
         if self.seat is not None:
-            cores = self.seat.children or (self.seat.cores,)
-            pin(cores[current_process().index % len(cores)])
+            pin(_cores_of(self.seat, current_process().index))
         self._warm(self.aq.warmers)
 
     def _warm_here(self) -> None:
@@ -115,17 +126,20 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     # -- memory -----------------------------------------------------------------------------------
 
     def _watch_memory(self, consumer: Any) -> None:
-        first = next(iter(self.app.amqp.queues.consume_from))
-        watch = LoadWatch(
+        self._watch = LoadWatch(
             hands=Intake(),
-            limit_bytes=memory_limit(self.aq.settings.pools.get(first), self.seat),
+            limit_bytes=memory_limit(self._first_pool, self.seat),
             children=lambda: self.pool.info.get("processes", ()),
             on_room=lambda: None,  # Celery's loop looks by itself
             on_full=self._leave,
             adaptive=False,
         )
-        if watch.decides:
-            consumer.timer.call_repeatedly(LOOK_S, watch.round, (0.0, 0.0))
+        if self._watch.decides:
+            consumer.timer.call_repeatedly(LOOK_S, self._watch.round, (0.0, 0.0))
+
+    @property
+    def _first_pool(self) -> Pool | None:
+        return self.aq.settings.pools.get(next(iter(self.app.amqp.queues.consume_from)))
 
     def _leave(self) -> None:
         """Drain and go; what still runs after `drain_timeout` is left to be found, as suspects."""
@@ -205,6 +219,12 @@ class SignsOfLife(bootsteps.StartStopStep):  # type: ignore[misc]
         while not pause.wait(every_s):
             if self._excused:
                 self._feed()
+
+
+def _cores_of(seat: Process, index: int) -> tuple[int, ...]:
+    """Return where the child of *index* runs, and who takes its place."""
+    cores = seat.children or (seat.cores,)
+    return cores[index % len(cores)]
 
 
 def in_each(executor: ThreadPoolExecutor, count: int, function: Callable[[], None]) -> None:

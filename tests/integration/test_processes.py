@@ -84,14 +84,21 @@ def test_a_process_and_the_one_in_its_place_run_on_the_cores_of_their_slot() -> 
         both = [processes.run(place_of, [None], begins=lambda: None) for _ in cores]
         return {core: pid for pid, [core] in await asyncio.gather(*both)}
 
+    async def replace(processes: Processes, core: int, pid: int) -> None:
+        os.kill(pid, 9)
+        await asyncio.sleep(0.5)  # its executor is to know
+        while (await where(processes)).get(core, pid) == pid:
+            """Ask until another is in its place."""
+
     async def use(processes: Processes) -> None:
+        first, second = cores
         before = await where(processes)
         assert tuple(sorted(before)) == cores
-        for core in reversed(cores):
-            os.kill(before[core], 9)
-            await asyncio.sleep(0.5)  # its executor is to know
-            while (await where(processes)).get(core, before[core]) == before[core]:
-                """Ask until another is in its place."""
+        await replace(processes, second, before[second])
+        now = await where(processes)
+        processes.move([(second,), (first,)])
+        assert await where(processes) == {second: now[first], first: now[second]}
+        await replace(processes, second, now[first])
 
     with_some(use, cores=cores)
 

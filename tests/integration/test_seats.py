@@ -13,6 +13,7 @@ import pytest
 
 from agentq.host.plan import Process, read_plan
 from agentq.host.process import descendants
+from agentq.ops.worker_process import TAKE_SEAT
 from tests.support.command_line import Home, home
 from tests.support.redis_server import Server
 from tests.support.waiting import wait_until
@@ -69,7 +70,33 @@ def planned(user: Home, **env: str) -> tuple[Path, Process]:
     return kept, seat
 
 
-def test_a_worker_takes_the_seat_that_stands_in_the_plan(user: Home) -> None:
+def exchange_cores(kept: Path) -> None:
+    """Change the plan in *kept*: what was on the one core is on the other."""
+    plan = read_plan(kept)
+    [seat] = plan.processes
+    swapped = replace(seat, cores=(CORES[0],), children=tuple((core,) for core in CORES[::-1]))
+    kept.write_bytes(replace(plan, processes=(swapped,)).as_json())
+
+
+def threads_on(pid: int) -> dict[int, list[set[int]]]:
+    """Return where the threads of a process and of its descendants may run: once what all may."""
+    found: dict[int, list[set[int]]] = {}
+    for one in (pid, *descendants(pid)):
+        for thread in Path(f"/proc/{one}/task").iterdir():
+            cores = os.sched_getaffinity(int(thread.name))
+            if cores not in found.setdefault(one, []):
+                found[one].append(cores)
+    return found
+
+
+def exchanged(places: list[set[int]]) -> list[set[int]]:
+    other = dict(zip(CORES, CORES[::-1], strict=True))
+    return [{other[core] for core in cores} for cores in places]
+
+
+def test_a_worker_takes_the_seat_that_stands_in_the_plan_and_again_when_it_has_changed(
+    user: Home,
+) -> None:
     asked = variables(AGENTQ_POOLS__SHARED__NICE="7", AGENTQ_POOLS__SHARED__OOM_SCORE="300")
     kept, found = planned(user, **asked)
     command = ("worker", "--pool", "shared", "--plan", str(kept), "-A", "mine:aq")
@@ -83,6 +110,14 @@ def test_a_worker_takes_the_seat_that_stands_in_the_plan(user: Home) -> None:
         assert all(set(child) in pinned for child in found.children)
         placed = user.run("submit", "placed", "1", "--wait", "-A", "mine:aq", env=asked)
         assert placed.stdout.strip().endswith(f",{CORES[0]}]")  # the first slot's
+
+        before = threads_on(pid)
+        exchange_cores(kept)
+        os.kill(pid, TAKE_SEAT)
+        wait_until(
+            lambda: threads_on(pid) == {one: exchanged(cores) for one, cores in before.items()},
+            lambda: f"{before}\n{threads_on(pid)}\n{worker.output}",
+        )
         assert worker.end(signal.SIGTERM) == 0
 
 
@@ -105,4 +140,14 @@ def test_processes_of_celerys_prefork_are_pinned_by_index_and_who_replaces_one_t
         killed = next(iter(children()))
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: killed not in children() and are_pinned(), "its place is taken")
+        before = threads_on(worker.process.pid)
+        exchange_cores(kept)
+        os.kill(worker.process.pid, TAKE_SEAT)
+        wait_until(
+            lambda: (
+                threads_on(worker.process.pid)
+                == {one: exchanged(cores) for one, cores in before.items()}
+            ),
+            lambda: f"{before}\n{threads_on(worker.process.pid)}\n{worker.output}",
+        )
         assert worker.end(signal.SIGTERM) == 0

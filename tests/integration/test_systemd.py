@@ -18,6 +18,7 @@ import orjson
 import pytest
 
 from agentq.errors import RunFailed
+from agentq.host.topology import parse_cores
 from tests.support.ledger import VARIABLE, Ledger
 from tests.support.redis_server import PROGRAM
 from tests.support.systemd_machine import SystemdMachine, unsupported
@@ -33,15 +34,17 @@ APP = "tests.support.apps.units"
 MEMORY = 320 << 20
 SETTINGS = {
     "AGENTQ_WORKER__SLOTS": "20",
-    "AGENTQ_WORKER__DRAIN_TIMEOUT": "10s",
+    "AGENTQ_WORKER__DRAIN_TIMEOUT": "5s",
     "AGENTQ_POOLS__SHARED__PROCESSES": "2",
     "AGENTQ_POOLS__SHARED__MEMORY": str(MEMORY),
+    "AGENTQ_POOLS__CRITICAL__MEMORY": str(MEMORY),
 }
 WORKER = "agentq-worker@.service"
 if PROGRAM is not None:
     SETTINGS["AGENTQ_EMBEDDED__SERVER"] = str(PROGRAM)
 CRITICAL, SHARED = "agentq-worker@critical-0.service", "agentq-worker@shared-0.service"
 OTHER = "agentq-worker@shared-1.service"
+LOOKERS = ("agentq-dashboard.service", "agentq-metrics.service")
 WAIT = 60
 NO_LEASE_RAN_OUT_S = 9
 """One that was renewed within the last third of its 15 s lasts 10 s at least."""
@@ -75,6 +78,15 @@ class Installed:
 
     def pid(self, unit: str) -> str:
         return self.machine.show(unit, "MainPID")
+
+    def places(self) -> dict[str, tuple[list[int], list[int]]]:
+        """Return where each process and its threads run, by name, and where it is planned to."""
+        shown = [one for one in orjson.loads(self.machine.agentq("pools", "--json")) if one["pid"]]
+        for one in shown:
+            for thread in self.machine.outside(f"/proc/{one['pid']}/task").iterdir():
+                listed = (thread / "status").read_text().partition("Cpus_allowed_list:")[2]
+                assert list(parse_cores(listed.split()[0])) == one["cores"]
+        return {one["instance"]: (one["cores"], one["planned"]) for one in shown}
 
     def await_restart(self, unit: str, before: int, within: float) -> float:
         """Return after how many seconds a unit that had *before* restarts is up again."""
@@ -178,7 +190,7 @@ def test_what_the_units_say_is_what_the_kernel_does(units: Installed) -> None:
     )
     assert (process / "oom_score_adj").read_text() == "300\n"
     assert machine.show(SHARED, "WatchdogUSec") == "12s"
-    assert machine.show(SHARED, "TimeoutStopUSec") == "20s"
+    assert machine.show(SHARED, "TimeoutStopUSec") == "15s"
     own = machine.show(SHARED, "ControlGroup")
     assert own.startswith("/agentq.slice/agentq-shared.slice/agentq-shared-0.slice/")
     weight = {pool: _cpu_weight(machine, pool) for pool in ("critical", "shared")}
@@ -208,19 +220,30 @@ def test_two_hundred_runs_go_through(units: Installed) -> None:
     assert [run.result(timeout=WAIT) for run in runs] == [3] * 200
 
 
-def test_scaling_under_load_loses_and_repeats_nothing(units: Installed) -> None:
+def test_scaling_under_load_loses_and_repeats_nothing_and_no_core_is_shared_for_longer(
+    units: Installed,
+) -> None:
+    before = units.pid(SHARED)
     with units.load():
         print(units.machine.agentq("scale", "shared=3"))
         wait_until(lambda: "shared-2" in units.workers_of("member"), "a step on the added one", 30)
-        print(units.machine.agentq("scale", "shared=1"))
-        assert units.machine.show(OTHER, "ActiveState") == "inactive"
+        said = [units.machine.agentq("scale", "shared=2", "critical=0")]
+        assert units.machine.show(CRITICAL, "ActiveState") == "inactive"
         # What a scale that was cut off has left behind, the same again completes.
-        units.machine.run("systemctl", "start", OTHER)
-        assert "shared-1: drained and stopped" in units.machine.agentq("scale", "shared=1")
-        print(units.machine.agentq("scale", "shared=2"))
         units.machine.run("systemctl", "stop", OTHER)
-        print(units.machine.agentq("scale", "shared=2"))
+        units.machine.run("systemctl", "start", "agentq-worker@shared-2.service")
+        again = units.machine.agentq("scale", "shared=2", "critical=0")
+        assert "shared-2: drained and stopped" in again, again
         assert units.machine.show(OTHER, "ActiveState") == "active"
+        places = [units.places()]
+        said.append(units.machine.agentq("scale", "critical=1"))
+        places.append(units.places())
+    print(*said)
+    assert all(cores == planned for one in places for cores, planned in one.values()), said
+    assert places[1]["critical-0"] != places[1]["shared-0"]
+    if places[0]["shared-0"] != places[1]["shared-0"]:  # there is little room here
+        assert all("shared-0: now on cores" in one for one in said)
+    assert units.pid(SHARED) == before, "moved, not restarted"
     assert units.workers_of("member") == {"shared-0", "shared-1", "shared-2"}
 
 
@@ -238,10 +261,12 @@ def test_a_killed_worker_is_back_and_its_step_starts_elsewhere_at_once(units: In
     print(f"SIGKILL: its step started again after {again:.2f} s, the worker was back {took:.1f} s")
 
 
-def test_a_worker_whose_loop_stands_still_and_one_that_is_stopped_are_started_again(
+def test_one_that_stands_still_one_that_is_stopped_and_one_that_leaves_are_started_again(
     units: Installed,
 ) -> None:
+    """The third leaves by itself, short of memory, and can not wait for what makes it so."""
     before = {unit: units.restarts(unit) for unit in (CRITICAL, SHARED, OTHER)}
+    leaves = units.app.swelling.submit((MEMORY >> 20) * 975 // 1000)
     run = units.app.seized.submit(300)
     [line] = units.await_line("seize")
     still = f"agentq-worker@{line.split()[2].partition('@')[0]}.service"
@@ -252,7 +277,14 @@ def test_a_worker_whose_loop_stands_still_and_one_that_is_stopped_are_started_ag
     for unit in (still, stopped):
         assert re.search(r"is gone: \d messages .* \(watchdog\)", units.machine.journal(unit, 300))
     assert re.search(r"units.py.* in seize", units.machine.journal(still, 300)), "where it stood"
-    assert units.restarts(CRITICAL) == before[CRITICAL], "ended without hanging"
+    assert leaves.result(timeout=WAIT) == 2
+    assert units.restarts(CRITICAL) == before[CRITICAL] + 1, "once"
+    said = units.machine.journal(CRITICAL, 300)
+    assert re.search(r"draining, to be started.* is gone: 1 .*\(success\)", said, re.DOTALL)
+    assert "charged" not in said
+    assert units.machine.show(CRITICAL, "StartLimitIntervalUSec") == "0"
+    pids = {line.split()[3] for line in units.ledger.lines("swell")}
+    assert len(pids | {units.pid(CRITICAL)}) == 3, "it ran alone in a process"
     print(f"hung: both were back after {took:.1f} s")
 
 
@@ -326,15 +358,17 @@ def test_pools_shows_each_unit_with_what_it_does(units: Installed) -> None:
     assert {one["state"] for one in shown.values()} == {"active"}
     assert shown["shared-0"]["memory"] > 1 << 20
     assert shown["shared-0"]["pid"] == int(units.pid(SHARED))
+    assert all(one["cores"] == one["planned"] for one in shown.values())
     run.cancel()
 
 
 def test_stopping_the_target_lets_running_steps_end(units: Installed) -> None:
     run = units.app.held.submit(3)
     units.await_line("hold")
+    services = (CRITICAL, SHARED, OTHER, "agentq-broker.service", *LOOKERS)
+    assert {units.machine.show(unit, "ActiveState") for unit in services} == {"active"}
     began = time.monotonic()
     units.machine.run("systemctl", "stop", "agentq.target")
-    services = (CRITICAL, SHARED, OTHER, "agentq-broker.service", "agentq-dashboard.service")
 
     def ended() -> bool:
         return all(units.machine.show(unit, "ActiveState") == "inactive" for unit in services)
@@ -350,6 +384,11 @@ def test_stopping_the_target_lets_running_steps_end(units: Installed) -> None:
 def test_uninstalling_leaves_nothing_but_the_data() -> None:
     with booted() as (machine, _):
         machine.agentq("deploy", "install", "-A", f"{APP}:aq")
+        assert {machine.show(unit, "UnitFileState") for unit in LOOKERS} == {"enabled"}
+        machine.run("systemctl", "disable", "agentq-metrics")
+        fewer = {"AGENTQ_DASHBOARD__UNIT": "false"}
+        machine.agentq("deploy", "install", "-A", f"{APP}:aq", env=fewer)
+        assert [machine.show(unit, "UnitFileState") for unit in LOOKERS] == ["", "disabled"]
         assert machine.run("cat", "/proc/sys/net/ipv4/tcp_tw_reuse") == "1\n"
         machine.run("systemctl", "start", "agentq-broker", SHARED)
         print(machine.agentq("deploy", "uninstall"))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import socket
 import time
 from dataclasses import dataclass
 
 from agentq.errors import BrokerUnavailable, PlatformUnsupported, SettingsError
+from agentq.host.affinity import effective
 from agentq.host.numa import at_home
-from agentq.host.process import usage
+from agentq.host.process import descendants, usage
 from agentq.ops.deploy import systemd
 from agentq.ops.deploy.machine import Machine
 from agentq.ops.status import Worker, read_status
@@ -28,7 +29,9 @@ class Process:
     """As systemd has it, e.g. ``active``; ``active, no lease`` where the cell knows none."""
     pid: int
     cores: tuple[int, ...]
-    """Those that it may run on, as the kernel has it."""
+    """Those that it and its children may run on, as the kernel has it."""
+    planned: tuple[int, ...]
+    """Those that the plan has for it; none: it has no seat there."""
     running: int | None
     """Steps; None: it holds no lease."""
     slots: int | None
@@ -51,18 +54,34 @@ def read_pools(machine: Machine) -> list[Process]:
     Raises:
         DeployError: nothing is installed, or systemd does not run here.
     """
-    installed = {systemd.worker_unit(one.name) for one in machine.plan().processes}
-    units = systemd.show(sorted({*installed, *systemd.loaded_workers()}))
+    planned = {systemd.worker_unit(one.name): one.all_cores for one in machine.plan().processes}
+    units = systemd.show(sorted({*planned, *systemd.loaded_workers()}))
     before = {unit.pid: _cpu_seconds(unit.pid) for unit in units if unit.pid}
     began = time.monotonic()
     workers = _workers(machine)
     time.sleep(max(0.0, _SAMPLE_S - (time.monotonic() - began)))
     took = time.monotonic() - began
-    return [_process(unit, workers, before.get(unit.pid), took) for unit in units]
+    return [
+        _process(unit, workers, before.get(unit.pid), took, planned.get(unit.name, ()))
+        for unit in units
+    ]
+
+
+def cores_of(pid: int) -> tuple[int, ...]:
+    """Return which cores a process and its descendants may run on; none: it is gone."""
+    found: set[int] = set()
+    for one in (pid, *descendants(pid)):
+        with contextlib.suppress(ProcessLookupError):
+            found.update(effective(pid=one))
+    return tuple(sorted(found))
 
 
 def _process(
-    unit: systemd.Unit, workers: dict[int, Worker] | None, before: float | None, took: float
+    unit: systemd.Unit,
+    workers: dict[int, Worker] | None,
+    before: float | None,
+    took: float,
+    planned: tuple[int, ...],
 ) -> Process:
     worker = (workers or {}).get(unit.pid)
     lacks = unit.active == "active" and workers is not None and worker is None
@@ -73,7 +92,8 @@ def _process(
         pool=unit.instance.rpartition("-")[0],
         state=f"{unit.active}, no lease" if lacks else unit.active,
         pid=unit.pid,
-        cores=_cores(unit.pid),
+        cores=cores_of(unit.pid) if unit.pid else (),
+        planned=planned,
         running=worker.running if worker else None,
         slots=worker.slots if worker else None,
         cpu_percent=max(0.0, (now - before) / took * 100) if known else None,  # type: ignore[operator]
@@ -102,16 +122,9 @@ def _cpu_seconds(pid: int) -> float | None:
         return None
 
 
-def _cores(pid: int) -> tuple[int, ...]:
-    try:
-        return tuple(sorted(os.sched_getaffinity(pid))) if pid else ()
-    except ProcessLookupError:
-        return ()
-
-
 def _remote(pid: int) -> float | None:
     try:
-        found = at_home(pid, _cores(pid)) if pid else None
+        found = at_home(pid, effective(pid=pid)) if pid else None
     except (ProcessLookupError, PermissionError, PlatformUnsupported):
         return None
     return found[1].remote_share(found[0]) if found is not None else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from agentq.errors import DeployError
-from agentq.host.plan import Process
 from agentq.ops.deploy import systemd
 from agentq.ops.deploy.deployment import plan_at
 from agentq.ops.deploy.machine import Machine
 from agentq.ops.deploy.render import STOP_SLACK
+from agentq.ops.deploy.reseat import Seats, require_memory, reseat
 
 Say = Callable[[str], None]
 
@@ -18,12 +18,14 @@ def scale(machine: Machine, wanted: Mapping[str, int], *, say: Say) -> None:
     """Let the pools named in *wanted* have so many processes; returns when it is so.
 
     Units are written for the new number, added processes started until they take work, then the
-    removed ones told to stop: their running steps may end, the rest is handed back, uncharged. It
-    lasts until the next installation; pools.<name>.processes in the settings is for good. One that
-    was cut off, or failed half way, is completed by the same again.
+    removed ones told to stop: their running steps may end, the rest is handed back, uncharged.
+    Those that stay go over to the cores that the plan has for them now. It lasts until the next
+    installation; pools.<name>.processes in the settings is for good. One that was cut off, or
+    failed half way, is completed by the same again.
 
     Raises:
-        DeployError: a pool is unknown, or a process does not start or stop; the others have.
+        DeployError: a pool is unknown, a process that stays holds more memory than is left for
+            it, or one does not start or stop; the others have.
     """
     before = machine.settings()
     for pool in wanted.keys() - before.pools.keys():
@@ -33,15 +35,21 @@ def scale(machine: Machine, wanted: Mapping[str, int], *, say: Say) -> None:
     record, given = machine.require(), machine.given()
     plan = plan_at(record.site, given, {**record.processes, **wanted})
     new = {one.name: one for one in plan.processes}
+    require_memory(old, new)
     changes = machine.install(record.site, machine.settings(wanted), plan, given)
     for name in changes.kept:
         say(f"/{name} was edited and is left as it is")
     # What runs counts, not the last plan: that one may have been cut off on its way.
     named = [name for name, one in new.items() if name not in old or one.pool in wanted]
-    _start([name for name in named if name not in running], say)
-    left = {*old, *(name for name in running if name.rpartition("-")[0] in wanted)}
-    _drain(sorted(left - new.keys()), machine, say)
-    _say_moved(old, new, say)
+    added = [name for name in named if name not in running]
+    stay = {name: seat for name, seat in new.items() if name not in added}
+    left = {*old, *(name for name in running if name.rpartition("-")[0] in wanted)} - new.keys()
+    if not left:  # first make room, else first wait for it
+        _move(old, stay, say)
+    _start(added, say)
+    _drain(sorted(left), machine, say)
+    if left:
+        _move(old, stay, say)
 
 
 def _running() -> set[str]:
@@ -77,10 +85,6 @@ def _drain(names: list[str], machine: Machine, say: Say) -> None:
         raise DeployError(f"still there: {', '.join(failed)}: systemctl status agentq-worker@*")
 
 
-def _say_moved(old: Mapping[str, Process], new: Mapping[str, Process], say: Say) -> None:
-    moved = [name for name in new if name in old and new[name].all_cores != old[name].all_cores]
-    if moved:
-        say(
-            f"{', '.join(moved)}: other cores from the next start on, as the processes are dealt "
-            "out anew: agentq rollout"
-        )
+def _move(old: Seats, new: Seats, say: Say) -> None:
+    for line in reseat(old, new):
+        say(line)
