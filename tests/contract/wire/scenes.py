@@ -349,7 +349,7 @@ def workers(w: World) -> None:
         hostname=HOST, pools=["critical", "shared"], hands=_NoHands(),
         _allocator="glibc 2.36", _consumed=Consumed(clock=lambda: 0.0),
         _suspects=SimpleNamespace(at_once=2), _lease=SimpleNamespace(skew_ms=-3),
-        _exhaustion=SimpleNamespace(near=""),
+        _exhaustion=SimpleNamespace(near=""), _services=(), _pool=None,
         aq=SimpleNamespace(blob_endings=SimpleNamespace(waiting=0)),
     )  # fmt: skip
     report = Loop._report(ours)  # noqa: SLF001 -- what it says of itself is what is recorded
