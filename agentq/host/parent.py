@@ -36,9 +36,6 @@ def end_with_spawner() -> None:
 
     Behind a fork server that is not the parent: the spawner keeps the other end of a pipe, and when
     that closes SIGIO comes, which nobody handles. So even a child ends that holds the GIL for ever.
-
-    Raises:
-        SystemExit: the spawner has ended already.
     """
     spawner = multiprocessing.parent_process()
     if spawner is None:
@@ -48,7 +45,7 @@ def end_with_spawner() -> None:
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([pipe], [], [], 0)[0]:  # it ended before the kernel was asked
-        raise SystemExit("the process that asked for this one has gone")
+        signal.raise_signal(signal.SIGIO)
 
 
 def begin_child(folder: str) -> None:

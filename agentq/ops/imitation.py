@@ -5,7 +5,9 @@ For any user, without systemd and control groups. What is imitated, and how::
     cores     affinity: as many as the share needs, rounded up; inherited by all that `up` starts
     CPU       a duty cycle (`agentq.host.duty`), and nice, so that your editor stays quick
     memory    looked at once a second; beyond the limit the largest process is ended by SIGKILL, as
-              the kernel would, the broker last. It has a maxmemory of a quarter, as it should there
+              the kernel would, the broker last. That has a maxmemory of a quarter, as it should.
+              Workers get what the plan of that machine gives them, and stop taking work before.
+              `up` and the duty cycle do not count: there is neither on the small machine
 
 Memory is not limited by RLIMIT_AS: that counts reserved addresses (each thread's stack, each arena)
 rather than pages in use, and each process for itself, so a worker would fail in odd places long
@@ -21,7 +23,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -29,14 +31,17 @@ from agentq.clock import format_duration
 from agentq.errors import PlatformUnsupported, SettingsError
 from agentq.host import duty
 from agentq.host.affinity import pin
+from agentq.host.machine import read_machine
 from agentq.host.process import descendants, pss_bytes
 from agentq.host.topology import allowed_cores, format_cores
+from agentq.ops.plan import plan_of
+from agentq.settings.sources import variable_of
 
 if TYPE_CHECKING:
     from agentq.settings import Settings
 
 SMALLEST_MEMORY = 128 * 2**20
-"""A worker takes some 60 MB before it has done anything."""
+"""A worker takes some 50 MB before it has done anything, and as much with processes of its own."""
 
 _NICE = 5
 _BROKERS_SHARE = 4
@@ -81,15 +86,13 @@ class Imitation:
             PlatformUnsupported: this kernel lacks what it takes.
         """
         self._small = small
+        self._settings = settings
         self._broker: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         if small.cpus is not None:
             _refuse(small.cpus, settings)
-        if small.memory is not None and small.memory < SMALLEST_MEMORY:
-            raise SettingsError(
-                f"--memory must be at least {SMALLEST_MEMORY >> 20}M: a broker, a worker and the "
-                "process that watches them need as much"
-            )
+        if small.memory is not None:
+            _refuse_memory(small.memory)
 
     def start(self) -> Iterator[str]:
         """Begin, before anything else is started; yield what is to be said of it."""
@@ -106,10 +109,20 @@ class Imitation:
         if self._small.memory is not None:
             yield (
                 f"imitating: {self._small.memory >> 20} MB of memory (beyond it the largest "
-                "process is ended)"
+                "process is ended; --no-dashboard and --pool NAME need less)"
             )
         if self._small != AS_IT_IS:
             yield _NOT
+
+    def variables(self) -> dict[str, str]:
+        """Return what tells the workers how much memory each would have there."""
+        if self._small.memory is None:
+            return {}
+        machine = replace(read_machine(), memory_bytes=self._small.memory)
+        return {
+            variable_of(f"pools.{one.pool}.memory"): str(one.memory_bytes)
+            for one in plan_of(self._settings, cpu_steps=False, machine=machine).processes
+        }
 
     def spare(self, broker: int | None) -> None:
         """Name the broker's process, which is ended last."""
@@ -141,24 +154,19 @@ class Imitation:
     def _end_the_largest(self, most: int) -> Iterator[str]:
         own = self._process.pid if self._process else None
         sizes = {}
-        for pid in (os.getpid(), *descendants(os.getpid())):
+        for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
-                sizes[pid] = pss_bytes(pid)
+                if pid != own:
+                    sizes[pid] = pss_bytes(pid)
         if (total := sum(sizes.values())) <= most:
             return
-        spared = {os.getpid(), own}
-        largest = max(
-            (pid for pid in sizes if pid not in spared),
-            key=lambda pid: (pid != self._broker, sizes[pid]),
-            default=None,
+        largest = max(sizes, key=lambda pid: (pid != self._broker, sizes[pid]))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(largest, signal.SIGKILL)
+        yield (
+            f"memory: {total >> 20} MB of {most >> 20} MB in use: process {largest} "
+            f"({sizes[largest] >> 20} MB) was ended, as the kernel would"
         )
-        if largest is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(largest, signal.SIGKILL)
-            yield (
-                f"memory: {total >> 20} MB of {most >> 20} MB in use: process {largest} "
-                f"({sizes[largest] >> 20} MB) was ended, as the kernel would"
-            )
 
 
 def _refuse(cpus: float, settings: Settings) -> None:
@@ -178,6 +186,15 @@ def _refuse(cpus: float, settings: Settings) -> None:
                 f"--cpus stops processes for up to {format_duration(duty.LONGEST)} at once, too "
                 f"long for {name}: set it to {_least(name, shortest)} or more"
             )
+
+
+def _refuse_memory(memory: int) -> None:
+    most = read_machine().memory_bytes
+    if not SMALLEST_MEMORY <= memory <= most:
+        raise SettingsError(
+            f"--memory must be from {SMALLEST_MEMORY >> 20}M, which a broker and a worker need, to "
+            f"{most >> 20}M, what this machine has"
+        )
 
 
 def _least(name: str, shortest: timedelta) -> str:

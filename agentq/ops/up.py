@@ -109,6 +109,7 @@ class Up:
             self._running.callback(self._imitation.stop)
             for line in self._imitation.start():
                 self._say(line)
+            self.environment |= self._imitation.variables()
             self._start_broker()
             if self._parts.models:
                 self._start_models()

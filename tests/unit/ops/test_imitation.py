@@ -6,8 +6,9 @@ import pytest
 
 from agentq.cli.options import size
 from agentq.errors import SettingsError
+from agentq.host.machine import read_machine
 from agentq.host.topology import allowed_cores
-from agentq.ops.imitation import SMALLEST_MEMORY, Imitation, Small
+from agentq.ops.imitation import AS_IT_IS, SMALLEST_MEMORY, Imitation, Small
 from agentq.settings import load_settings
 
 
@@ -30,10 +31,19 @@ def test_leases_that_standstills_could_break_are_refused() -> None:
         imitated(Small(cpus=0.5), hang_timeout="500ms")
 
 
-def test_memory_that_holds_no_worker_is_refused() -> None:
+def test_memory_that_holds_no_worker_or_that_this_machine_has_not_is_refused() -> None:
     imitated(Small(memory=SMALLEST_MEMORY))
-    with pytest.raises(SettingsError, match="--memory must be at least 128M"):
-        imitated(Small(memory=SMALLEST_MEMORY - 1))
+    for memory in (0, SMALLEST_MEMORY - 1, read_machine().memory_bytes + 1):
+        with pytest.raises(SettingsError, match="--memory must be from 128M, which"):
+            imitated(Small(memory=memory))
+
+
+def test_workers_are_given_what_the_plan_of_that_machine_gives_them() -> None:
+    assert imitated(AS_IT_IS).variables() == {}
+    there = load_settings(environ=imitated(Small(memory=2**29)).variables())
+    assert {pool.memory for pool in there.pools.values()} == {
+        192 * 2**20
+    }  # of 512, for each of two
 
 
 @pytest.mark.parametrize(("text", "wanted"), [("256M", 2**28), ("2g", 2**31), ("1048576", 2**20)])
