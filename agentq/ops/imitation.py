@@ -44,10 +44,11 @@ SMALLEST_MEMORY = 128 * 2**20
 """A worker takes some 50 MB before it has done anything, and as much with processes of its own."""
 
 _NICE = 5
+_STOP_S = 5.0
 _BROKERS_SHARE = 4
 _NOT = (
     "not imitated: slower cores, caches and memory bandwidth, page cache and disk of a small "
-    "machine, swap, the network between machines"
+    "machine, swap, the network between machines; memory that is held for less than a second"
 )
 
 
@@ -141,6 +142,9 @@ class Imitation:
         """End; what stands still goes on. Safe twice."""
         if self._process is not None:
             self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_S)
+            self._process.kill()  # nothing happens where it has ended
             self._process.wait()
             self._process = None
             duty.let_go(os.getpid())

@@ -24,6 +24,9 @@ _ROUND = 100
 def render(tuning: Tuning) -> str:
     """Return it for people: of each figure the median, and the range in brackets."""
     lines = [line for one in tuning.comparisons for line in _compared(one)]
+    if tuning.comparisons:
+        rounds = len(tuning.comparisons[0].before)
+        lines.insert(0, f"{rounds} trials of each value, in turn: median (least-most)\n")
     notes = list(tuning.notes)
     if tuning.untried:
         notes.insert(0, f"no time was left for {', '.join(tuning.untried)}")
