@@ -34,6 +34,8 @@ class Comparison:
     key: str
     reference: str
     candidate: str
+    again: bool
+    """Whether it had come out better before."""
     before: tuple[Sample, ...]
     after: tuple[Sample, ...]
     verdict: Verdict
@@ -129,7 +131,7 @@ class _Climb:
         self._say(f"{what}: {verdict}")
         self.made.append(
             Comparison(
-                key=parameter.key, reference=reference, candidate=candidate,
+                key=parameter.key, reference=reference, candidate=candidate, again=again,
                 before=tuple(before), after=tuple(after), verdict=verdict,
             )
         )  # fmt: skip

@@ -35,7 +35,8 @@ def render(tuning: Tuning) -> str:
 
 
 def _compared(one: Comparison) -> Iterator[str]:
-    yield f"{one.key}: {one.candidate} beside {one.reference}: {one.verdict}"
+    again = ", again" if one.again else ""
+    yield f"{one.key}: {one.candidate} beside {one.reference}{again}: {one.verdict}"
     yield " " * 11 + "".join(f"{name:>17}" for name in _FIGURES.values())
     yield _line(one.reference, one.before)
     yield _line(one.candidate, one.after)

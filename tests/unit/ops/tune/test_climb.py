@@ -98,6 +98,7 @@ def test_what_is_better_once_and_not_again_is_not_adopted(tmp_path: Path) -> Non
         ("125", "1000", "better"), ("15", "125", "no difference"), ("125", "1000", "no difference"),
     ]  # fmt: skip
     assert found.changes == {}
+    assert "pools.shared.slots: 125 beside 1000, again: no difference" in render(found)
 
 
 def test_the_two_values_take_turns(tmp_path: Path) -> None:
