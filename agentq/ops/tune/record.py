@@ -32,6 +32,7 @@ class Record:
                 self._append(head)
                 return
             first, *lines = found
+            told = first["made_with"]
             self._samples = {line["trial"]: Sample(**line["sample"]) for line in lines}
         except (ValueError, KeyError, TypeError) as error:
             raise BenchFailed(
@@ -42,7 +43,7 @@ class Record:
         if first != head:
             raise BenchFailed(
                 f"{path} was made with other settings, on another machine or by another build "
-                f"({first.get('made_with')}): remove it, or name another with --file"
+                f"({told}): remove it, or name another with --file"
             )
 
     def find(self, trial: str) -> Sample | None:

@@ -160,9 +160,10 @@ def test_samples_of_other_settings_are_refused(tmp_path: Path) -> None:
     Record(path=path, made_with="this")
     with pytest.raises(BenchFailed, match="was made with other settings"):
         Record(path=path, made_with="that")
-    path.write_text("no record\n")
-    with pytest.raises(BenchFailed, match="is no record of agentq tune"):
-        Record(path=path, made_with="this")
+    for text in ("no record\n", "5\n", '{"made_with": "this"}\n{}\n'):
+        path.write_text(text)
+        with pytest.raises(BenchFailed, match="is no record of agentq tune"):
+            Record(path=path, made_with="this")
     path.write_bytes(b'{"made_wi')  # killed in its first line
     Record(path=path, made_with="this")
     Record(path=path, made_with="this")

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
+from agentq import AgentQ
 from agentq.ops.tune.parameters import Parameter, kernel_parameters, parameters
 from agentq.settings import Settings, load_settings
 
@@ -61,6 +62,8 @@ def test_under_celery_s_own_pools_prefetch_is_tried_and_processes_are_few() -> N
     assert "batch.window" not in stock
     assert steps(stock["worker.prefetch"], "1", "up") == ["4", "16", "64"]
     assert steps(stock["pools.shared.slots"], "2", "up") == ["4", "8"]
+    celery = AgentQ("tuned", overrides={"worker.prefetch": 16}).celery
+    assert celery.conf.worker_prefetch_multiplier == 16
     assert "worker.prefetch" not in FOUND
     assert "pools.shared.slots" not in found(
         load_settings(environ={}, overrides={"worker.stock_pool": "solo"})
