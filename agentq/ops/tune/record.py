@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import orjson
 
 from agentq.errors import BenchFailed
 from agentq.ops.tune.verdict import Sample
+
+_BEGIN = b'{"made_with":'
 
 
 class Record:
@@ -74,7 +77,9 @@ def _unusable(path: Path, error: OSError) -> BenchFailed:
 def _whole_lines(path: Path) -> list[bytes]:
     """Return the lines; one that was cut by a kill is taken off, so that the next is whole."""
     data = path.read_bytes()
+    if not data.startswith(_BEGIN[: len(data)]):
+        raise ValueError("it begins otherwise")  # somebody's file: nothing is taken off it
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) < len(data):
-        path.write_bytes(whole)
+        os.truncate(path, len(whole))
     return whole.splitlines()

@@ -160,10 +160,11 @@ def test_samples_of_other_settings_are_refused(tmp_path: Path) -> None:
     Record(path=path, made_with="this")
     with pytest.raises(BenchFailed, match="was made with other settings"):
         Record(path=path, made_with="that")
-    for text in ("no record\n", "5\n", '{"made_with": "this"}\n{}\n'):
+    for text in ("no record", "no record\nof ours", '{"made_with": "this"}\n{}\n'):
         path.write_text(text)
         with pytest.raises(BenchFailed, match="is no record of agentq tune"):
             Record(path=path, made_with="this")
+        assert path.read_text() == text
     path.write_bytes(b'{"made_wi')  # killed in its first line
     Record(path=path, made_with="this")
     Record(path=path, made_with="this")
