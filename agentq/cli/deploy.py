@@ -82,13 +82,15 @@ def install(
     """Put units, settings, user and kernel settings in place; as root. Again, it brings up to date.
 
     A file that was edited since is left as it is, and said. Nothing is started or restarted:
-    [bold]systemctl start agentq.target[/bold], or [bold]agentq rollout[/bold] where it runs.
+    [bold]systemctl start agentq.target[/bold], or [bold]agentq rollout[/bold] where it runs. What
+    runs goes over to the cores and the memory limit that it has now.
 
     Example: agentq deploy install -A myproject.flows:aq
     """
     from agentq.ops.deploy.deployment import given_by, load, plan_at, with_code
     from agentq.ops.deploy.machine import Machine
     from agentq.ops.deploy.render import notes
+    from agentq.ops.deploy.reseat import install_seated
 
     with _allowed(root):
         machine = Machine(root=root)
@@ -99,7 +101,9 @@ def install(
         site.require_visible()
         given = with_code(site, given)
         settings = load(site, given, {})
-        changes = machine.install(site, settings, plan_at(site, given, {}), given)
+        plan = plan_at(site, given, {})
+        put = install_seated if root == Path("/") else Machine.install
+        changes = put(machine, site, settings, plan, given)
     changes.notes.extend(notes(settings, given))
     _report(changes, as_json=as_json)
 

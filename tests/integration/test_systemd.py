@@ -386,11 +386,13 @@ def test_uninstalling_leaves_nothing_but_the_data() -> None:
         machine.agentq("deploy", "install", "-A", f"{APP}:aq")
         assert {machine.show(unit, "UnitFileState") for unit in LOOKERS} == {"enabled"}
         machine.run("systemctl", "disable", "agentq-metrics")
-        fewer = {"AGENTQ_DASHBOARD__UNIT": "false"}
-        machine.agentq("deploy", "install", "-A", f"{APP}:aq", env=fewer)
-        assert [machine.show(unit, "UnitFileState") for unit in LOOKERS] == ["", "disabled"]
         assert machine.run("cat", "/proc/sys/net/ipv4/tcp_tw_reuse") == "1\n"
         machine.run("systemctl", "start", "agentq-broker", SHARED)
+        other = {"AGENTQ_DASHBOARD__UNIT": "false", "AGENTQ_POOLS__CRITICAL__PROCESSES": "0"}
+        other["AGENTQ_POOLS__SHARED__PROCESSES"] = "2"
+        said = machine.agentq("deploy", "install", "-A", f"{APP}:aq", env=other)
+        assert len(os.sched_getaffinity(0)) != 2 or "note: shared-0: now on cores 0" in said, said
+        assert [machine.show(unit, "UnitFileState") for unit in LOOKERS] == ["", "disabled"]
         print(machine.agentq("deploy", "uninstall"))
         found = "find /etc /run /usr/lib /var -xdev -name '*agentq*' -not -path '*/site-packages/*'"
         assert machine.run("sh", "-c", found).split() == ["/var/lib/agentq"]

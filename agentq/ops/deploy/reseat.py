@@ -7,23 +7,51 @@ those that it starts later too, and judges its memory by the new limit.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 
-from agentq.errors import DeployError
+from agentq.errors import DeployError, SettingsError
 from agentq.host.affinity import effective
-from agentq.host.plan import Process
+from agentq.host.plan import Plan, Process
 from agentq.host.process import usage
 from agentq.host.topology import format_cores
 from agentq.ops.deploy import systemd
+from agentq.ops.deploy.deployment import Given, Site
+from agentq.ops.deploy.install import Changes
+from agentq.ops.deploy.machine import Machine
 from agentq.ops.deploy.pools import cores_of
 from agentq.ops.worker_process import TAKE_SEAT
+from agentq.settings import Settings
 from agentq.worker.policy import CLOSE_AT
 
 Seats = Mapping[str, Process]
 """By name of the process."""
 _WITHIN_S = 5.0
 _LOOK_S = 0.05
+
+
+def seats_of(plan: Plan) -> Seats:
+    """Return its processes by name."""
+    return {one.name: one for one in plan.processes}
+
+
+def install_seated(
+    machine: Machine, site: Site, settings: Settings, plan: Plan, given: Given
+) -> Changes:
+    """Install as `Machine.install` does, and have what runs take its new seats.
+
+    Raises:
+        DeployError: as there; a process that runs holds more memory than it would be left.
+    """
+    old: Seats = {}
+    if machine.record is not None:
+        with contextlib.suppress(SettingsError):  # another version's plan, or a damaged one
+            old = seats_of(machine.plan())
+    require_memory(old, seats_of(plan))
+    changes = machine.install(site, settings, plan, given)
+    changes.notes.extend(reseat(old, seats_of(plan)))
+    return changes
 
 
 def require_memory(old: Seats, new: Seats) -> None:

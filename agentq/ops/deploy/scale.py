@@ -9,7 +9,7 @@ from agentq.ops.deploy import systemd
 from agentq.ops.deploy.deployment import plan_at
 from agentq.ops.deploy.machine import Machine
 from agentq.ops.deploy.render import STOP_SLACK
-from agentq.ops.deploy.reseat import Seats, require_memory, reseat
+from agentq.ops.deploy.reseat import Seats, require_memory, reseat, seats_of
 
 Say = Callable[[str], None]
 
@@ -30,11 +30,11 @@ def scale(machine: Machine, wanted: Mapping[str, int], *, say: Say) -> None:
     before = machine.settings()
     for pool in wanted.keys() - before.pools.keys():
         raise DeployError(f"there is no pool {pool!r}; there are: {', '.join(before.pools)}")
-    old = {one.name: one for one in machine.plan().processes}
+    old = seats_of(machine.plan())
     running = _running()
     record, given = machine.require(), machine.given()
     plan = plan_at(record.site, given, {**record.processes, **wanted})
-    new = {one.name: one for one in plan.processes}
+    new = seats_of(plan)
     require_memory(old, new)
     changes = machine.install(record.site, machine.settings(wanted), plan, given)
     for name in changes.kept:
