@@ -20,6 +20,7 @@ from celery import signals
 
 from agentq.blobs.reference import day_of
 from agentq.errors import AgentQError
+from agentq.host.limits import fullest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,10 +57,13 @@ class BlobSweeper:
         """Sweep from now on; safe twice."""
         if self._thread is None and self._app.blobs.store is not None:
             self._told.clear()
-            self._thread = threading.Thread(
-                target=self._run, name="agentq-blob-sweeper", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="agentq-blob-sweeper", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                logger.warning("blobs are not swept by this worker: %s", fullest(error))
+            else:
+                self._thread = thread
 
     def stop(self) -> None:
         """Sweep no more; one that is under way ends with the process. Safe twice."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from agentq.errors import PlatformUnsupported
 
 _PROC = Path("/proc")
+_NO_PROC = "process figures come from /proc, which this system lacks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,29 @@ def rss_bytes(pid: int) -> int:
     """
     pages = int(_read(pid, "statm").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class OwnMemory:
+    """This process' resident memory, by a file that stays open: there may be none left to open.
+
+    As long as the process does: make one.
+    """
+
+    def __init__(self) -> None:
+        """Open it.
+
+        Raises:
+            PlatformUnsupported: there is no /proc.
+        """
+        try:
+            self._statm = os.open(_PROC / "self/statm", os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise PlatformUnsupported(_NO_PROC) from error
+
+    def rss_bytes(self) -> int:
+        """Return it."""
+        text = os.pread(self._statm, 100, 0)
+        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def pss_bytes(pid: int) -> int:
@@ -117,7 +141,7 @@ def descendants(pid: int) -> tuple[int, ...]:
 
 def _pids() -> Iterator[int]:
     if not (_PROC / "self").exists():
-        raise PlatformUnsupported("process figures come from /proc, which this system lacks")
+        raise PlatformUnsupported(_NO_PROC)
     return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
 
 
@@ -131,7 +155,5 @@ def _read(pid: int, name: str) -> str:
         return (_PROC / str(pid) / name).read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError) as error:
         if not (_PROC / "self").exists():
-            raise PlatformUnsupported(
-                "process figures come from /proc, which this system lacks"
-            ) from error
+            raise PlatformUnsupported(_NO_PROC) from error
         raise ProcessLookupError(f"no process {pid}") from error

@@ -31,16 +31,29 @@ _LONGEST_S = 1.0
 
 def tell(*lines: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Send *lines* (`READY`, `STOPPING`, ``STATUS=...``); return whether somebody was there."""
+    with contextlib.suppress(OSError), _link(environ) as link:
+        link.sendall("\n".join(lines).encode())
+        return True
+    return False
+
+
+def _link(environ: Mapping[str, str]) -> socket.socket:
+    """Return a link to the supervisor.
+
+    Raises:
+        OSError: nobody is there, or no file is left to make one.
+    """
     address = environ.get("NOTIFY_SOCKET")
     if not address:
-        return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+        raise FileNotFoundError("NOTIFY_SOCKET")
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
         link.settimeout(_PATIENCE_S)
-        with contextlib.suppress(OSError):
-            link.connect(f"\0{address[1:]}" if address.startswith("@") else address)
-            link.sendall("\n".join(lines).encode())
-            return True
-    return False
+        link.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+    except OSError:
+        link.close()
+        raise
+    return link
 
 
 class Watchdog:
@@ -54,13 +67,25 @@ class Watchdog:
         """0: nobody watches."""
         self._environ = environ
         self._told = 0.0
+        self._link: socket.socket | None = None
+        """Kept: a process that has no file left is at a limit, and not hung."""
 
     def feed(self, *, moves: bool) -> None:
         """Say that this process is alive, if it *moves* and the last time is long enough ago."""
         now = time.monotonic()
         if self.every_s and moves and now - self._told >= self.every_s:
             self._told = now
-            tell(_ALIVE, environ=self._environ)
+            try:
+                self._link = self._link or _link(self._environ)
+                self._link.sendall(_ALIVE.encode())
+            except OSError:
+                self.close()  # it may be another one next time
+
+    def close(self) -> None:
+        """Close the link; the next sign opens one. Safe twice."""
+        if self._link is not None:
+            self._link.close()
+        self._link = None
 
 
 class LeaseNote:

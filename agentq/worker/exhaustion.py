@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from agentq.errors import LimitReached
 from agentq.host.limits import FULL, Use, exhausted, fullest, uses
 
 if TYPE_CHECKING:
@@ -25,6 +28,23 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 """Between two looks; one takes about 0.3 ms."""
+
+
+@contextmanager
+def named() -> Iterator[None]:
+    """Give an error that ends this worker the name of the limit that it comes from, if any.
+
+    Raises:
+        LimitReached: use, limit, whose it is and what raises it.
+    """
+    try:
+        yield
+    except LimitReached:
+        raise
+    except Exception as error:
+        if exhausted(error) is None:
+            raise
+        raise LimitReached(f"this worker can not go on: {fullest(error)}") from error
 
 
 class Exhaustion:

@@ -85,6 +85,7 @@ class Lease:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=2)
         self._thread = None
+        self._watchdog.close()
 
     def released(self) -> None:
         """Note that nothing is held under it any more."""

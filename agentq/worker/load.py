@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from agentq.host.cgroup import read_cgroup
-from agentq.host.process import pss_bytes, rss_bytes
+from agentq.host.process import OwnMemory, pss_bytes
 from agentq.worker.policy import CLOSE_AT, OPEN_BELOW, AdaptiveSlots, MemoryGate, Strain, Verdict
 
 if TYPE_CHECKING:
@@ -77,6 +76,7 @@ class LoadWatch:
             on_full: called, once, when this process is to drain and go.
         """
         self._hands = hands
+        self._memory = OwnMemory()
         self._children = children
         self._on_room = on_room
         self._on_full = on_full
@@ -107,7 +107,7 @@ class LoadWatch:
         """Look once and act on it; see `Strain` for what is passed."""
         share, running = 0.0, len(self._hands)
         if self._gate is not None:
-            with contextlib.suppress(OSError):  # no file is left to look with: as it was last time
+            with contextlib.suppress(OSError):  # no file is left to look at children: as it was
                 self._used = self._used_bytes()
             used = self._used
             share = used / self._gate.limit_bytes
@@ -155,7 +155,7 @@ class LoadWatch:
         return None
 
     def _used_bytes(self) -> int:
-        used = rss_bytes(os.getpid())
+        used = self._memory.rss_bytes()
         for pid in self._children():
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 used += pss_bytes(pid)

@@ -7,9 +7,8 @@ Its life::
     again    hand back at once
     lease lost (stopped, cut off, hung for too long): let go of everything, go on under a new name
 
-Celery's worker starts it where it would start its own consumer (`worker_consumer`), so `celery -A
-app worker`, its options, signals and `inspect` work. What runs is in `hands`, the traffic with the
-cell in `pump`.
+Celery's worker starts it in place of its own consumer (`worker_consumer`), so `celery worker`, its
+options, signals and `inspect` work. What runs is in `hands`, the traffic with the cell in `pump`.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from agentq.broker.policy import InOrder
 from agentq.errors import BrokerUnavailable
 from agentq.host.affinity import move
 from agentq.host.allocator import live
-from agentq.host.process import rss_bytes
+from agentq.host.process import OwnMemory
 from agentq.store import announced, calls
 from agentq.store.client import AsyncStore, Store
 from agentq.store.multiplexer import Multiplexer
 from agentq.timing.deadline import BrokerClock
 from agentq.worker.described import Described, Queues
 from agentq.worker.event_loop import loop_factory
-from agentq.worker.exhaustion import Exhaustion
+from agentq.worker.exhaustion import Exhaustion, named
 from agentq.worker.hands import Hands
 from agentq.worker.joined import JoinReader
 from agentq.worker.leases import Lease, release
@@ -97,7 +96,7 @@ class Loop:
         self._settings: Settings = self.aq.settings
         self._clock = BrokerClock()
         self._suspects = Suspects(app=self.aq, hostname=hostname, clock=self._clock)
-        self._allocator = str(live())
+        self._allocator, self._memory = str(live()), OwnMemory()
         self._told = 0  # how often a signal told this worker to go: the second time means at once
         self._leaving = False
         self._consumed = Consumed()
@@ -111,7 +110,8 @@ class Loop:
         separate_stacks(self.app)
         signals.worker_shutting_down.connect(self._on_signal)
         worker_state.maybe_shutdown()
-        with asyncio.Runner(loop_factory=loop_factory(self._settings.worker.loop)) as runner:
+        loop = loop_factory(self._settings.worker.loop)
+        with named(), asyncio.Runner(loop_factory=loop) as runner:
             runner.run(self._main())
         worker_state.maybe_shutdown()
 
@@ -381,7 +381,7 @@ class Loop:
             "suspects": self._suspects.at_once,
             "skew_ms": self._lease.skew_ms if hasattr(self, "_lease") else 0,
             **self._consumed.report(running, worker_state.all_total_count[0], slots),
-            "rss": rss_bytes(os.getpid()),
+            "rss": self._memory.rss_bytes(),
             "allocator": self._allocator,
         }
         rare = {"unwritten": self.aq.blob_endings.waiting, "near": begun and self._exhaustion.near}

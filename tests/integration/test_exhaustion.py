@@ -24,10 +24,10 @@ LIMIT = 64
 
 @pytest.fixture
 def app(url: str, ledger: Ledger) -> Iterator[Running]:
-    # With a limit of memory, as each has that has a seat: it is looked at all the while.
-    with running(
-        "tests.support.apps.greedy", url, ledger, POOLS__CRITICAL__MEMORY=str(1 << 30)
-    ) as found:
+    # With a limit of memory, as each has that has a seat: it is looked at all the while. The lease
+    # is renewed twice in what a step lasts.
+    often = {"POOLS__CRITICAL__MEMORY": str(1 << 30), "WORKER__LEASE": "3s"}
+    with running("tests.support.apps.greedy", url, ledger, **often) as found:
         yield found
 
 
@@ -49,6 +49,8 @@ def test_too_many_open_files_stop_the_intake_name_the_limit_and_lose_nothing(
     log = worker.log()
     assert f"of {LIMIT} (RLIMIT_NOFILE); LimitNOFILE=65535 in the unit; fetching no more" in log
     assert "open files: there is room again; fetching" in log
+    assert "Exception in thread" not in log
+    assert worker.alive()
     assert "Traceback" not in log.split("Too many open files")[0]
     used = len(list(Path(f"/proc/{worker.pid}/fd").iterdir()))
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (used + 3, LIMIT))

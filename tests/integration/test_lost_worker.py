@@ -163,6 +163,7 @@ def test_signs_of_life_stop_with_the_thread_that_renews_the_lease(
         wait_until(lambda: not alive(), "the dead thread is noticed", 5)
         lease.stop()
         assert alive(), "a lease that was stopped has nothing to renew: the loop takes a new one"
+        lease.stop()
 
 
 def test_a_slow_renewal_does_not_put_the_worker_ahead_of_the_brokers_clock(url: str) -> None:

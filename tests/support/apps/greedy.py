@@ -13,7 +13,7 @@ aq = AgentQ("greedy")
 app = aq.celery
 
 FILES = 1
-SECONDS = 1.2
+SECONDS = 2
 
 
 @aq.step(pool="critical")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,7 +57,40 @@ def test_a_watched_process_gives_signs_while_it_moves_and_not_each_time(listener
     assert listener.heard() == []
     for _ in range(100):
         watchdog.feed(moves=True)
+    watchdog.close()
     assert listener.heard() == ["WATCHDOG=1"]
+
+
+def test_a_process_that_has_no_file_left_gives_signs_all_the_same(listener: Listener) -> None:
+    watchdog = Watchdog(environ={**listener.environ, "WATCHDOG_USEC": "4000"})
+    watchdog.feed(moves=True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4, hard))
+    try:
+        time.sleep(0.002)  # the shortest pause between two
+        watchdog.feed(moves=True)
+        told = tell(READY, environ=listener.environ)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    watchdog.close()
+    assert not told
+    assert listener.heard() == ["WATCHDOG=1"] * 2
+
+
+def test_a_supervisor_that_begins_anew_hears_it_again(tmp_path: Path) -> None:
+    address = str(tmp_path / "n")
+    first = Listener(address)
+    watchdog = Watchdog(environ={**first.environ, "WATCHDOG_USEC": "4000"})
+    watchdog.feed(moves=True)
+    first.link.close()
+    Path(address).unlink()
+    second = Listener(address)
+    for _ in range(2):
+        time.sleep(0.002)
+        watchdog.feed(moves=True)
+    watchdog.close()
+    assert second.heard() == ["WATCHDOG=1"]
+    second.link.close()
 
 
 def test_a_short_limit_is_met_four_times(listener: Listener) -> None:
