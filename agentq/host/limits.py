@@ -287,6 +287,8 @@ def fullest(error: BaseException) -> str:
     if not found:
         return f"{name}: {error}"
     use = max(found, key=lambda use: use.share)
+    if name == THREADS and use.share < FULL:
+        return f"{error}: no memory for its stack (ulimit -v; {use})"
     return f"{use}; {use.remedy}"
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from agentq.errors import LimitReached
 from agentq.host.limits import Use
 from agentq.worker import exhaustion
-from agentq.worker.exhaustion import Exhaustion
+from agentq.worker.exhaustion import Exhaustion, named
 
 
 class Intake:
@@ -95,3 +96,21 @@ def test_this_process_is_not_at_a_limit() -> None:
     watch.round()
     assert intake.fetches
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), r"open files: \d+ of \d+ \(RLIMIT_NOFILE\)"),
+        (
+            RuntimeError("can't start new thread"),
+            r"no memory for its stack \(ulimit -v; threads of",
+        ),
+        (LimitReached("said already"), "^said already$"),
+    ],
+)
+def test_what_ends_a_worker_at_a_limit_names_the_limit(error: Exception, says: str) -> None:
+    with pytest.raises(LimitReached, match=says), named():
+        raise error
+    with pytest.raises(ZeroDivisionError), named():
+        raise ZeroDivisionError
