@@ -30,6 +30,9 @@ FULL = 0.8
 
 FILES, THREADS = "open files", "threads"
 _NO_THREAD = "can't start new thread"  # CPython's words, whichever limit was met
+_FORKING = {"_execute_child", "spawnv_passfds", "_launch"}
+"""Of subprocess and multiprocessing: there "try again" means that no process may be started."""
+
 
 _NR_OPEN = Path("/proc/sys/fs/nr_open")  # what RLIM_INFINITY means for this limit
 _MORE_FILES = f"LimitNOFILE={OPEN_FILES} in the unit"
@@ -274,8 +277,18 @@ def exhausted(error: BaseException | None) -> str | None:
             return FILES
         if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
             return THREADS
+        if isinstance(error, BlockingIOError) and _raised_in(error) in _FORKING:
+            return THREADS
         error = error.__cause__ or error.__context__
     return None
+
+
+def _raised_in(error: BaseException) -> str:
+    """Return the name of the function that raised *error*."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at.tb_frame.f_code.co_name if at is not None else ""
 
 
 def fullest(error: BaseException) -> str:

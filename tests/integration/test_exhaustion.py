@@ -95,6 +95,36 @@ asyncio.run(main())
 """
 
 
+_NO_PROCESS = """
+import os, resource, subprocess
+import multiprocessing.popen_fork, multiprocessing.popen_spawn_posix
+from agentq.host.limits import fullest, uses
+uses(users_threads=True)  # as above
+if os.getuid() == 0:
+    os.setresuid(54322, 54322, 54322)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+for start in (
+    lambda: subprocess.Popen(["/bin/true"]),
+    lambda: multiprocessing.get_context("fork").Process().start(),
+    lambda: multiprocessing.get_context("spawn").Process().start(),
+):
+    try:
+        start()
+    except OSError as error:
+        print(fullest(error))
+"""
+
+
+def test_a_process_that_may_not_be_started_has_met_the_limit_of_threads() -> None:
+    command = [sys.executable, "-c", _NO_PROCESS]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = found.stdout.splitlines()
+    assert len(said) == 3, found.stderr
+    assert all(re.match(r"threads of the user: 1 of 1 \(RLIMIT_NPROC\)", line) for line in said), (
+        said
+    )
+
+
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_NPROC"), reason="no such limit here")
 @pytest.mark.parametrize(("more", "told"), [(3, "3 [0, 1, 2, 3, 4, 5]"), (0, None)])
 def test_with_too_few_threads_there_are_fewer_or_the_worker_does_not_begin(
