@@ -30,8 +30,9 @@ FULL = 0.8
 
 FILES, THREADS = "open files", "threads"
 _NO_THREAD = "can't start new thread"  # CPython's words, whichever limit was met
-_FORKING = {"_execute_child", "spawnv_passfds", "_launch"}
-"""Of subprocess and multiprocessing: there "try again" means that no process may be started."""
+_FORKING = {"_execute_child", "spawnv_passfds", "_launch", "read_signed"}
+"""Of subprocess and multiprocessing: "try again", or no answer of the fork server, means there that
+no process may be started."""
 
 
 _NR_OPEN = Path("/proc/sys/fs/nr_open")  # what RLIM_INFINITY means for this limit
@@ -277,7 +278,7 @@ def exhausted(error: BaseException | None) -> str | None:
             return FILES
         if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
             return THREADS
-        if isinstance(error, BlockingIOError) and _raised_in(error) in _FORKING:
+        if isinstance(error, BlockingIOError | EOFError) and _raised_in(error) in _FORKING:
             return THREADS
         error = error.__cause__ or error.__context__
     return None
@@ -301,7 +302,7 @@ def fullest(error: BaseException) -> str:
         return f"{name}: {error}"
     use = max(found, key=lambda use: use.share)
     if name == THREADS and use.share < FULL:
-        return f"{error}: no memory for its stack (ulimit -v; {use})"
+        return f"{error}, for want of memory it seems (free -m; ulimit -v): {use}"
     return f"{use}; {use.remedy}"
 
 

@@ -221,7 +221,7 @@ class Processes:
         while True:
             try:
                 executor = await self._new(slot)
-            except (BrokenProcessPool, OSError, RuntimeError) as error:  # no thread to watch it
+            except (BrokenProcessPool, OSError, EOFError, RuntimeError) as error:  # no fork, thread
                 logger.error(  # noqa: TRY400
                     "no process for steps of kind 'cpu': %s; trying again", fullest(error)
                 )

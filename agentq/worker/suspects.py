@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state as worker_state
 
 from agentq.errors import BrokerUnavailable, WorkerLost
+from agentq.host.limits import fullest
 from agentq.worker import alone
 
 if TYPE_CHECKING:
@@ -155,14 +156,14 @@ class Suspects:
 
     async def _start(self, job: alone.Job) -> _Child:
         loop = asyncio.get_running_loop()
-        starting = loop.run_in_executor(self._starter, _started, self._context, job)
         try:
+            starting = loop.run_in_executor(self._starter, _started, self._context, job)
             process, link = await asyncio.shield(starting)
         except asyncio.CancelledError:
             starting.add_done_callback(_discard)
             raise
-        except OSError as error:
-            raise NotBegun(f"no process for it: {error}") from error
+        except (OSError, EOFError, RuntimeError) as error:  # no file, no fork, no thread
+            raise NotBegun(f"no process for it: {fullest(error)}") from error
         try:
             reader, writer = await asyncio.open_unix_connection(sock=link)
         except BaseException:

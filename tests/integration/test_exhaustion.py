@@ -97,7 +97,7 @@ asyncio.run(main())
 
 _NO_PROCESS = """
 import os, resource, subprocess
-import multiprocessing.popen_fork, multiprocessing.popen_spawn_posix
+import multiprocessing.popen_fork, multiprocessing.popen_spawn_posix, multiprocessing.resource_tracker
 from agentq.host.limits import fullest, uses
 uses(users_threads=True)  # as above
 if os.getuid() == 0:

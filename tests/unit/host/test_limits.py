@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import subprocess
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,13 @@ def test_an_error_that_comes_from_a_limit_is_known_however_it_is_wrapped(
     wrapped = BrokerUnavailable("the broker can not be reached")
     wrapped.__cause__ = error
     assert exhausted(error) == exhausted(wrapped) == name
+
+
+def test_a_fork_server_that_could_not_fork_has_met_the_limit_of_threads() -> None:
+    ours, theirs = os.pipe()
+    os.close(theirs)
+    with pytest.raises(EOFError) as found:
+        forkserver.read_signed(ours)
+    os.close(ours)
+    assert exhausted(found.value) == "threads"
+    assert exhausted(EOFError("of something else")) is None
