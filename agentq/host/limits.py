@@ -29,10 +29,12 @@ FULL = 0.8
 """Use against limit from which it is a finding."""
 
 FILES, THREADS = "open files", "threads"
+SHARED_MEMORY = "no semaphore in /dev/shm (df -h /dev/shm)"
 _NO_THREAD = "can't start new thread"  # CPython's words, whichever limit was met
 _FORKING = {"_execute_child", "spawnv_passfds", "_launch", "read_signed"}
 """Of subprocess and multiprocessing: "try again", or no answer of the fork server, means there that
 no process may be started."""
+_SEMAPHORES = "synchronize.py"  # of multiprocessing
 
 
 _NR_OPEN = Path("/proc/sys/fs/nr_open")  # what RLIM_INFINITY means for this limit
@@ -278,18 +280,21 @@ def exhausted(error: BaseException | None) -> str | None:
             return FILES
         if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
             return THREADS
-        if isinstance(error, BlockingIOError | EOFError) and _raised_in(error) in _FORKING:
+        if isinstance(error, BlockingIOError | EOFError) and _raised_in(error)[0] in _FORKING:
             return THREADS
+        if isinstance(error, OSError) and _raised_in(error)[1] == _SEMAPHORES:
+            return SHARED_MEMORY
         error = error.__cause__ or error.__context__
     return None
 
 
-def _raised_in(error: BaseException) -> str:
-    """Return the name of the function that raised *error*."""
+def _raised_in(error: BaseException) -> tuple[str, str]:
+    """Return the names of the function that raised *error* and of its file."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
-    return at.tb_frame.f_code.co_name if at is not None else ""
+    code = at.tb_frame.f_code if at is not None else None
+    return (code.co_name, Path(code.co_filename).name) if code is not None else ("", "")
 
 
 def fullest(error: BaseException) -> str:

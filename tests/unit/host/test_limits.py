@@ -120,3 +120,20 @@ def test_a_fork_server_that_could_not_fork_has_met_the_limit_of_threads() -> Non
     os.close(ours)
     assert exhausted(found.value) == "threads"
     assert exhausted(EOFError("of something else")) is None
+
+
+def test_a_full_shared_memory_is_named_where_a_semaphore_finds_no_room() -> None:
+    taken = "import multiprocessing as m; from agentq.host.limits import fullest\n"
+    taken += "try: m.get_context('spawn').Lock()\nexcept OSError as error: print(fullest(error))"
+    full = f'mount -t tmpfs -o ro none /dev/shm && {sys.executable} -c "$0"'
+    command = ["/usr/bin/unshare", "--mount", "sh", "-c", full, taken]
+    if (
+        os.geteuid()
+        or not Path("/usr/bin/unshare").exists()
+        or subprocess.run(["/usr/bin/unshare", "--mount", "true"], check=False).returncode
+    ):
+        pytest.skip("needs a name space of its own, for another /dev/shm")
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.startswith(
+        "no semaphore in /dev/shm (df -h /dev/shm): [Errno 30] Read-only"
+    )
