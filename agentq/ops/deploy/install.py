@@ -22,6 +22,7 @@ from agentq.ops.deploy.render import CREDENTIALS, File
 
 RECORD = "etc/agentq/deploy.json"
 _SUFFIX = ".agentq-new"
+_OPEN = 0o005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,12 @@ def install(
         _remove(root, name)
     with contextlib.suppress(DeployError):  # no room: the one that is there is true as well
         write_files(root, {RECORD: _record(site, processes, {**hashes, **edited})})
+    folder = (root / RECORD).parent
+    if folder.stat().st_mode & _OPEN != _OPEN:
+        changes.notes.append(
+            f"{folder} was there and is closed to user {site.user}, whose workers look for their "
+            f"plan in it: chmod 755 {folder}"
+        )
     return changes
 
 
@@ -144,7 +151,7 @@ def _stage(root: Path, files: Mapping[str, File]) -> list[tuple[Path, Path]]:
     try:
         for name, file in files.items():
             place = root / name
-            place.parent.mkdir(parents=True, exist_ok=True)
+            _make(place.parent)
             new = place.with_name(place.name + _SUFFIX)
             staged.append((new, place))
             _write(new, file)
@@ -156,6 +163,14 @@ def _stage(root: Path, files: Mapping[str, File]) -> list[tuple[Path, Path]]:
             f"{error.filename or place} can not be written ({error.strerror}); nothing was changed"
         ) from error
     return staged
+
+
+def _make(folder: Path) -> None:
+    """Make a folder that others may read, whatever root's umask is: workers look for their plan."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)
 
 
 def _write(path: Path, file: File) -> None:

@@ -29,12 +29,27 @@ def put(root: Path, files: dict[str, File] = FILES, **processes: int) -> Changes
 
 
 def test_everything_is_written_once_with_its_rights(tmp_path: Path) -> None:
-    assert put(tmp_path, shared=3).written == sorted(FILES)
+    before = os.umask(0o077)
+    try:
+        assert put(tmp_path, shared=3).written == sorted(FILES)
+    finally:
+        os.umask(before)
+    assert (tmp_path / RECORD).parent.stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / UNIT).stat().st_mode & 0o777 == 0o644
     assert (tmp_path / SECRET).stat().st_mode & 0o777 == 0o600
     assert put(tmp_path, shared=3) == Changes(same=sorted(FILES))
     record = read_record(tmp_path)
     assert record is not None
     assert (record.site, record.processes) == (SITE, {"shared": 3})
+
+
+def test_a_folder_that_was_there_and_is_closed_to_the_workers_is_said(tmp_path: Path) -> None:
+    (tmp_path / RECORD).parent.mkdir(parents=True, mode=0o700)
+    [note] = put(tmp_path).notes
+    assert note.endswith(f"closed to user agentq, whose workers look for their plan in it: "
+                         f"chmod 755 {tmp_path}/etc/agentq")  # fmt: skip
+    (tmp_path / RECORD).parent.chmod(0o755)
+    assert put(tmp_path).notes == []
 
 
 def test_what_somebody_edited_is_kept_and_said_and_forgotten_by_nobody(tmp_path: Path) -> None:
