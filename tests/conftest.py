@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +21,16 @@ settings.register_profile("fault", max_examples=2000)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _killed_processes_leave_nothing() -> Iterator[None]:
+    """Give what is started a folder of its own: what is killed can not clear away its files."""
+    tempfile.gettempdir()  # decided now: it is not the folder of this process
+    with tempfile.TemporaryDirectory(prefix="aqt-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = folder
+        yield
+    del os.environ["TMPDIR"]
 
 
 @pytest.fixture(scope="session")
