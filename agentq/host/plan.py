@@ -85,7 +85,7 @@ class Broker:
     """Where a broker of this machine runs."""
 
     cores: tuple[int, ...]
-    """Logical cores, shared with the system; none: wherever the kernel puts it."""
+    """Logical cores: those left to the system, else all of its node; none: on one node, any."""
     node: int | None
     """The node its memory is bound to; None: there is no choice."""
     reason: str

@@ -154,9 +154,11 @@ def _process(demand: Demand, placed: Placement, node: int | None, memory: int) -
 def _broker(topology: Topology, layout: Layout, processes: Sequence[Process]) -> Broker:
     home = layout.broker_node
     node_of = topology.node_of
-    cores = tuple(cpu for cpu in layout.reserved if node_of[cpu] == home)
+    reserved = tuple(cpu for cpu in layout.reserved if node_of[cpu] == home)
+    cores = reserved or _only_node(topology, home)
     away = Counter(node_of[one.cores[0]] for one in processes if node_of[one.cores[0]] != home)
-    where = f"on cores {format_cores(cores)}, left to the system" if cores else "on no core alone"
+    company = "left to the system" if reserved else "beside workers: it is to stay on its node"
+    where = f"on cores {format_cores(cores)}, {company}" if cores else "on no core alone"
     cost = "; ".join(
         f"{count} processes on node {node} reach it across the interconnect (distance "
         f"{topology.distance(node, home)}, local is {_LOCAL})"
@@ -165,3 +167,10 @@ def _broker(topology: Topology, layout: Layout, processes: Sequence[Process]) ->
     of = f"node {home}, which has the most cores" if len(topology.nodes) > 1 else ""
     reason = "; ".join(filter(None, [where, of, cost]))
     return Broker(cores=cores, node=topology.memory_node(home), reason=reason)
+
+
+def _only_node(topology: Topology, home: int) -> tuple[int, ...]:
+    """Return the cores of one node of several, which its memory is bound to; else none."""
+    if len(topology.nodes) == 1:
+        return ()
+    return tuple(cpu for cpu in topology.allowed if topology.node_of[cpu] == home)

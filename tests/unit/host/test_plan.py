@@ -85,6 +85,15 @@ def test_two_nodes_with_smt_give_whole_cores_and_fill_the_brokers_node_first(
     )
 
 
+def test_a_broker_with_no_core_left_to_it_stays_on_the_node_that_has_its_memory(
+    tmp_path: Path,
+) -> None:
+    plan = make_plan(written(tmp_path, nodes=2, cores=2), demands(shared=3))
+    assert plan.reserved == ()
+    assert (plan.broker.cores, plan.broker.node) == ((0, 1), 0)
+    assert plan.broker.reason.startswith("on cores 0-1, beside workers: it is to stay on its node")
+
+
 def test_four_nodes_of_32_cores_keep_an_eighth_and_each_child_has_a_core(tmp_path: Path) -> None:
     machine = written(tmp_path, nodes=4, cores=32, memory=512 * GB)  # as a Kunpeng 920 pair has
     plan = make_plan(machine, demands(exclusive=4, shared=28, children=2))
