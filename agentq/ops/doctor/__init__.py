@@ -200,6 +200,7 @@ def _shared_machine(facts: Facts, roots: Roots) -> dict[str, Check]:
     }
     if facts.local:
         checks |= {
+            "broker.memory_node": partial(server.memory_node, facts, roots),
             "machine.overcommit": partial(machine.overcommit, roots),
             "machine.huge_pages": partial(machine.huge_pages, roots),
         }

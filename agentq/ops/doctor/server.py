@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from agentq.host.affinity import effective
+from agentq.host.machine import read_machine
+from agentq.host.numa import at_home
+from agentq.host.topology import format_cores
 from agentq.ops.doctor.cli import commands, setting
 from agentq.ops.doctor.facts import Facts
 from agentq.ops.doctor.finding import Finding, error, note, unchecked, warning
+from agentq.ops.doctor.roots import Roots
+from agentq.ops.plan import plan_of
 from agentq.store import library
 from agentq.store.client import Store
 
@@ -131,6 +138,30 @@ def fork(facts: Facts) -> Iterator[Finding]:
             remedy="echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; smaller cells "
             "(broker.cell), or auto-aof-rewrite-percentage higher",
         )
+
+
+def memory_node(facts: Facts, roots: Roots) -> Iterator[Finding]:
+    """Find a server of this machine that is not kept beside its memory, where there are nodes."""
+    pid = facts.number("process_id")
+    cores = effective(pid=pid)
+    machine = read_machine(root=roots.root)
+    seat = plan_of(facts.settings, cpu_steps=False, machine=machine).broker
+    found = at_home(pid, cores, root=roots.root)
+    if found is None and seat.node is not None:
+        yield warning(
+            "broker.memory_node",
+            f"the server (process {pid}) may run on cores {format_cores(cores)}, of several memory "
+            "nodes",
+            why="what it stores is then on one of them and it on the other: each access crosses "
+            "the interconnect",
+            remedy="systemctl edit redis-server (or valkey-server), under [Service] the lines "
+            f"CPUAffinity={format_cores(seat.cores)}, NUMAPolicy=bind, NUMAMask={seat.node}, and "
+            "a restart",
+        )
+    elif found is not None and (
+        finding := found[1].finding(found[0], process="the server", pid=pid)
+    ):
+        yield replace(finding, subject="broker.memory_node")
 
 
 def connections(facts: Facts) -> Iterator[Finding]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,7 @@ from agentq.store.replication import Replica
 from tests.support.cell import Cell
 from tests.support.doctor import facts, names, told
 from tests.support.redis_server import Server
+from tests.unit.host.machines import write, write_host
 
 
 def ran(own: Server, line: str) -> list[str]:
@@ -52,6 +55,32 @@ def test_a_server_that_is_well_has_no_finding(cell: Cell) -> None:
         queues.delayed(cell.store, found),
     ]
     assert [names(check) for check in checks] == [[]] * len(checks)
+
+
+def test_a_server_away_from_its_memory_is_found_where_there_are_nodes(
+    cell: Cell, tmp_path: Path
+) -> None:
+    found = facts(cell)
+    pid, roots = found.number("process_id"), Roots(root=tmp_path)
+    assert names(server.memory_node(found, Roots())) == []  # one node, or the server is at home
+    first, *others = sorted(os.sched_getaffinity(pid))
+    write_host(tmp_path, nodes=2, cores=4)
+    lists = "sys/devices/system/node/node{}/cpulist"
+    for node, cores in enumerate(([first], [*others, 63])):
+        write(tmp_path, lists.format(node), ",".join(map(str, cores)))
+    heap = "55d0c1a00000 default heap anon=100 dirty=100 N0={} N1={} kernelpagesize_kB=4"
+    write(tmp_path, f"proc/{pid}/numa_maps", heap.format(20, 80))
+    if others:
+        [wanders] = server.memory_node(found, roots)
+        assert "may run on cores" in wanders.seen
+        assert "NUMAPolicy=bind, NUMAMask=" in wanders.remedy
+    os.sched_setaffinity(pid, {first})
+    try:
+        [far] = server.memory_node(found, roots)
+    finally:
+        os.sched_setaffinity(pid, {first, *others})
+    assert far.seen.startswith(f"80% of the memory of the server (process {pid}) is not on node 0")
+    assert far.subject == "broker.memory_node"
 
 
 def test_a_server_that_is_too_old_is_found(cell: Cell) -> None:
