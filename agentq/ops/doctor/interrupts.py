@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Collection, Iterator
 
 from agentq.host.topology import format_cores, parse_cores
@@ -37,7 +38,8 @@ def interrupts(
         path.parent.name
         for path in lists
         if set(parse_cores(path.read_text(encoding="ascii"))) & set(worker_cores)
-        and used.get(path.parent.name, True)
+        and path.stat().st_mode & stat.S_IWUSR  # else the kernel spreads them itself
+        and (used is None or path.parent.name in used)
     ]
     if hit:
         yield warning(
@@ -52,17 +54,19 @@ def interrupts(
     yield from _balancer(roots, worker_cores)
 
 
-def _used(roots: Roots) -> dict[str, bool]:
-    """Return interrupt -> whether it ever came; empty where that is not shown."""
+def _used(roots: Roots) -> set[str] | None:
+    """Return the interrupts that ever came and can be moved; None: that is not shown.
+
+    Those without a handler have no line; the timer of the boot has one and stays where it is.
+    """
     try:
         head, *lines = (roots.proc / "interrupts").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
-        return {}
+        return None
     cores = len(head.split())
     split = [line.split() for line in lines]
-    return {
-        words[0].rstrip(":"): any(count != "0" for count in words[1 : cores + 1]) for words in split
-    }
+    came = [words for words in split if any(count != "0" for count in words[1 : cores + 1])]
+    return {words[0].rstrip(":") for words in came if words[-1] != "timer"}
 
 
 def _balancer(roots: Roots, worker_cores: Collection[int]) -> Iterator[Finding]:

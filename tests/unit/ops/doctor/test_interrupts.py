@@ -25,6 +25,16 @@ def test_one_that_may_come_on_a_workers_core_is_found(kernel: Kernel) -> None:
     assert one.remedy == "for i in 24; do echo 0-1 > /proc/irq/$i/smp_affinity_list; done"
 
 
+def test_those_that_can_not_be_moved_or_have_no_handler_are_not_found(kernel: Kernel) -> None:
+    lines = " 0: 87 0 0 0 IO-APIC 2-edge timer\n 36: 9 0 0 0 PCI-MSIX 1-edge nvme0q1\n"
+    kernel.write("proc/interrupts", f"CPU0 CPU1 CPU2 CPU3\n{lines}")
+    for number in (0, 2, 36):  # 2, the cascade, has no line
+        kernel.write(f"proc/irq/{number}/smp_affinity_list", "0-3\n")
+    assert found(kernel)[0].remedy.startswith("for i in 36; ")
+    (kernel.roots.proc / "irq/36/smp_affinity_list").chmod(0o444)
+    assert found(kernel) == []
+
+
 def test_without_a_spare_core_there_is_nowhere_to_move_them(kernel: Kernel) -> None:
     kernel.write("proc/irq/24/smp_affinity_list", "0-3\n")
     assert found(kernel, ALL) == []
