@@ -158,7 +158,7 @@ def _cell(store: Store, facts: Facts, roots: Roots) -> dict[str, Check]:
     return {
         "broker.version": partial(server.version, facts),
         "broker.persistence": partial(server.persistence, facts),
-        "broker.memory": partial(server.memory, facts),
+        "broker.memory": lambda: server.memory(facts, node_bytes=server.node_bytes(facts, roots)),
         "broker.fork": partial(server.fork, facts),
         "broker.connections": partial(server.connections, facts),
         "broker.replicas": partial(server.replicas, facts),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from agentq.host.affinity import effective
 from agentq.host.machine import read_machine
 from agentq.host.numa import at_home
-from agentq.host.topology import format_cores
+from agentq.host.topology import format_cores, read_topology
 from agentq.ops.doctor.cli import commands, setting
 from agentq.ops.doctor.facts import Facts
 from agentq.ops.doctor.finding import Finding, error, note, unchecked, warning
@@ -84,8 +84,11 @@ def _unwritten(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def memory(facts: Facts) -> Iterator[Finding]:
-    """Find a server that drops keys, has no limit, or is nearly full."""
+def memory(facts: Facts, *, node_bytes: int | None = None) -> Iterator[Finding]:
+    """Find a server that drops keys, has no limit, or is nearly full.
+
+    *node_bytes*: of the memory node that it is kept on; None: it may have the machine's.
+    """
     policy = facts.config.get("maxmemory-policy") or facts.info.get("maxmemory_policy")
     if policy not in {None, "noeviction"}:
         yield error(
@@ -95,7 +98,7 @@ def memory(facts: Facts) -> Iterator[Finding]:
             remedy=setting(facts, "maxmemory-policy", "noeviction"),
         )
     used, limit = facts.number("used_memory"), facts.number("maxmemory")
-    total = facts.number("total_system_memory")
+    total = node_bytes or facts.number("total_system_memory")
     if not limit and not facts.embedded:
         finding = warning if facts.production else note
         yield finding(
@@ -117,7 +120,8 @@ def memory(facts: Facts) -> Iterator[Finding]:
     if total and limit > NEARLY * total:
         yield warning(
             "broker.maxmemory",
-            f"maxmemory is {limit / 2**20:.0f} MB of the machine's {total / 2**20:.0f} MB",
+            f"maxmemory is {limit / 2**20:.0f} MB of the {'node' if node_bytes else 'machine'}'s "
+            f"{total / 2**20:.0f} MB",
             why="while the append-only file is rewritten, what changes is there twice",
             remedy=setting(facts, "maxmemory", f"{_half(total)}mb"),
         )
@@ -140,14 +144,25 @@ def fork(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def node_bytes(facts: Facts, roots: Roots) -> int | None:
+    """Return the memory of the node that a server of this machine is kept on; None: of no one."""
+    pid = _pid(facts, roots)
+    if pid is None:
+        return None
+    topology = read_topology(root=roots.sys, allowed=effective(pid=pid))
+    return next((one.memory_bytes for one in topology.memory if one.number == topology.home), None)
+
+
 def memory_node(facts: Facts, roots: Roots) -> Iterator[Finding]:
     """Find a server of this machine that is not kept beside its memory, where there are nodes."""
-    pid = facts.number("process_id")
-    cores = effective(pid=pid)
     machine = read_machine(root=roots.root)
     seat = plan_of(facts.settings, cpu_steps=False, machine=machine).broker
+    pid = _pid(facts, roots)
+    if seat.node is None or pid is None:
+        return
+    cores = effective(pid=pid)
     found = at_home(pid, cores, root=roots.root)
-    if found is None and seat.node is not None:
+    if found is None:
         yield warning(
             "broker.memory_node",
             f"the server (process {pid}) may run on cores {format_cores(cores)}, of several memory "
@@ -158,10 +173,16 @@ def memory_node(facts: Facts, roots: Roots) -> Iterator[Finding]:
             f"CPUAffinity={format_cores(seat.cores)}, NUMAPolicy=bind, NUMAMask={seat.node}, and "
             "a restart",
         )
-    elif found is not None and (
-        finding := found[1].finding(found[0], process="the server", pid=pid)
-    ):
+    elif finding := found[1].finding(found[0], process="the server", pid=pid):
         yield replace(finding, subject="broker.memory_node")
+
+
+def _pid(facts: Facts, roots: Roots) -> int | None:
+    """Return the server's process id; None: it is elsewhere, or in a container of its own."""
+    pid = facts.number("process_id")
+    programs = ("redis-server", "valkey-server")
+    here = facts.local and any(pid in roots.named(program) for program in programs)
+    return pid if here else None
 
 
 def connections(facts: Facts) -> Iterator[Finding]:

@@ -68,6 +68,7 @@ def test_a_server_away_from_its_memory_is_found_where_there_are_nodes(
     lists = "sys/devices/system/node/node{}/cpulist"
     for node, cores in enumerate(([first], [*others, 63])):
         write(tmp_path, lists.format(node), ",".join(map(str, cores)))
+    write(tmp_path, f"proc/{pid}/comm", "valkey-server")
     heap = "55d0c1a00000 default heap anon=100 dirty=100 N0={} N1={} kernelpagesize_kB=4"
     write(tmp_path, f"proc/{pid}/numa_maps", heap.format(20, 80))
     if others:
@@ -81,6 +82,20 @@ def test_a_server_away_from_its_memory_is_found_where_there_are_nodes(
         os.sched_setaffinity(pid, {first, *others})
     assert far.seen.startswith(f"80% of the memory of the server (process {pid}) is not on node 0")
     assert far.subject == "broker.memory_node"
+
+
+def test_a_server_that_is_kept_on_a_node_is_to_have_half_of_that_nodes_memory(
+    cell: Cell, tmp_path: Path
+) -> None:
+    write_host(tmp_path, nodes=2, cores=64, memory=16 << 30)  # all cores here are of its node 0
+    found, roots = facts(cell), Roots(root=tmp_path)
+    assert server.node_bytes(found, roots) is None  # its process does not show here
+    write(tmp_path, f"proc/{found.number('process_id')}/comm", "valkey-server")
+    assert server.node_bytes(found, roots) == 8 << 30
+    [unlimited] = server.memory(told(found, maxmemory=0), node_bytes=8 << 30)
+    assert "maxmemory 4096mb" in unlimited.remedy
+    [too_much] = server.memory(told(found, maxmemory=6 << 30), node_bytes=8 << 30)
+    assert too_much.seen == "maxmemory is 6144 MB of the node's 8192 MB"
 
 
 def test_a_server_that_is_too_old_is_found(cell: Cell) -> None:
