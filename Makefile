@@ -4,6 +4,8 @@
 # make fault [ARGS=...]     the fault matrix in its long form, about an hour (--row 4, --times 3, --server redis)
 # make model [ARGS=...]     the functions' model in its long form
 # make soak [HOURS=1]       work under kills, restarts, standstills and lost replies, and what is lost of it
+# make numa [KERNEL=/]      the units on an emulated machine of two memory nodes and control groups v2, ten
+#                           minutes; it says which packages it needs
 # make check                lint, format, types, import contracts
 # make bench [ARGS=...]     plain Celery beside agentq on this machine
 #
@@ -14,11 +16,12 @@ PYTHON ?= python3
 ARGS   ?=
 HOURS  ?= 1
 SEED   ?= 20
+KERNEL ?= /
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test fault soak model check bench clean
+.PHONY: help demo test fault soak model numa check bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -38,6 +41,9 @@ model: $(STAMP)
 
 soak: $(STAMP)
 	@$(BIN)/python -m tests.fault.soak --hours $(HOURS) --seed $(SEED) $(ARGS)
+
+numa: $(STAMP)
+	@AQ_TEST_KERNEL=$(KERNEL) $(BIN)/python -m pytest -q -s tests/fault/test_numa_machine.py $(ARGS)
 
 check: $(STAMP)
 	@$(BIN)/ruff check .

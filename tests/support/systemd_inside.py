@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 # Units of a full system that would wait for hardware, or for a person.
-_MASKED = (
+MASKED = (
     "getty@tty1.service", "console-getty.service", "serial-getty@.service",
     "systemd-udevd.service", "systemd-timesyncd.service", "systemd-logind.service",
     "systemd-modules-load.service", "apt-daily.timer", "apt-daily-upgrade.timer",
@@ -52,7 +52,7 @@ def main(folder: Path, binds: list[str]) -> None:
         inside.mkdir(parents=True, exist_ok=True)
         mount("--rbind", source, inside)
     units = root / "etc/systemd/system"
-    for unit in _MASKED:
+    for unit in MASKED:
         (units / unit).unlink(missing_ok=True)
         (units / unit).symlink_to("/dev/null")
     shutil.copytree(folder / "files", root, dirs_exist_ok=True, symlinks=True)

@@ -1,8 +1,7 @@
 """A real systemd as process 1 of namespaces of its own, with everything below it gone at the end.
 
-The machine has this one's files through an overlay, an own network, own cgroups, and Python, the
-virtual environment and the checkout where a hardened unit may read them: not below a home folder.
-Units and files go into `files` before `start`. Needs root, and a kernel that grants namespaces.
+The machine has this one's files through an overlay, an own network and own cgroups. Needs root,
+and a kernel that grants namespaces.
 """
 
 from __future__ import annotations
@@ -12,23 +11,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
+from tests.support.booted import ENVIRONMENT, Booted
 from tests.support.waiting import wait_until
-from tests.support.worker_process import ROOT
 
-BASE, VENV, SOURCE = "/opt/agentq/base", "/opt/agentq/venv", "/opt/agentq/src"
-PYTHON = f"{VENV}/bin/python"
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNSHARED = ("--pid", "--mount", "--uts", "--ipc", "--cgroup", "--net")
 _ENTERED = ("-m", "-p", "-u", "-i", "-C", "-n")
-_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "TERM": "dumb"}
-"""Of what is run inside: nothing of this process'."""
 _HALT = signal.SIGRTMIN + 3
 
 
@@ -48,14 +40,12 @@ def unsupported() -> str | None:
     return f"the kernel forbids namespaces: {done.stderr.strip()}" if done.returncode else None
 
 
-class SystemdMachine:
-    """One machine from `start` to `stop`; `with` does both."""
+class SystemdMachine(Booted):
+    """One machine of namespaces."""
 
     def __init__(self, *, environment: Mapping[str, str] | None = None) -> None:
         """Make its folder; *environment* is every service's."""
-        self.folder = Path(tempfile.mkdtemp(prefix="aq-machine-", dir="/tmp"))
-        self.files = self.folder / "files"
-        """Laid over the root before the start."""
+        super().__init__(environment=environment)
         self.shared = self.folder / "shared"
         """Seen inside as /shared, writable by every user there."""
         self.shared.mkdir()
@@ -63,7 +53,6 @@ class SystemdMachine:
         self._name = self.folder.name
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
-        self._lay_python(environment or {})
 
     def start(self) -> None:
         """Boot, and return when systemd says that it runs."""
@@ -96,20 +85,7 @@ class SystemdMachine:
             self._process = None
         for own in self._own_cgroups():
             wait_until(lambda own=own: _removed(own), f"{own} is empty", 10)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        """Start."""
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop."""
-        self.stop()
+        self._remove_folder()
 
     def command(self, *words: str) -> list[str]:
         """Return what runs *words* inside, from here."""
@@ -119,39 +95,14 @@ class SystemdMachine:
         """Run a command inside as root and return what it printed, errors too."""
         done = subprocess.run(
             self.command(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False, env=_ENVIRONMENT,
+            stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False, env=ENVIRONMENT,
         )  # fmt: skip
         assert done.returncode == 0 or not check, f"{words}: {done.returncode}\n{done.stdout}"
         return done.stdout
 
-    def agentq(
-        self,
-        *words: str,
-        env: Mapping[str, str] | None = None,
-        timeout: float = 100,
-        check: bool = True,
-    ) -> str:
-        """Run agentq's command line inside, from the checkout, as root."""
-        more = [f"{name}={value}" for name, value in (env or {}).items()]
-        python = [PYTHON, "-P", "-m", "agentq"]
-        line = ["/usr/bin/env", "-C", SOURCE, *self._variables, *more, *python, *words]
-        return self.run(*line, timeout=timeout, check=check)
-
     def outside(self, path: str) -> Path:
         """Return where a path of the machine is seen from here."""
         return Path(f"/proc/{self._pid}/root{path}")
-
-    def show(self, unit: str, name: str) -> str:
-        """Return one property of a unit."""
-        return self.run("systemctl", "show", unit, "-p", name, "--value").strip()
-
-    def journal(self, unit: str = "agentq-*", lines: int = 40) -> str:
-        """Return the last of what units logged."""
-        return self.run("journalctl", "-u", unit, "--no-pager", "-n", str(lines), check=False)
-
-    def console(self) -> str:
-        """Return what systemd said."""
-        return (self.folder / "console.log").read_text(errors="replace")[-3000:]
 
     def _find_init(self) -> int:
         assert self._process is not None
@@ -166,27 +117,9 @@ class SystemdMachine:
         state = self.run("systemctl", "is-system-running", check=False).strip()
         return state in {"running", "degraded"}
 
-    def _lay_python(self, environment: Mapping[str, str]) -> None:
-        """Make a virtual environment for inside: its Python, not its packages, is elsewhere."""
-        venv = self.files / VENV.lstrip("/")
-        (venv / "bin").mkdir(parents=True)
-        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        (venv / "bin/python").symlink_to(f"{BASE}/bin/{version}")
-        (venv / "pyvenv.cfg").write_text(f"home = {BASE}/bin\n")
-        variables = {"PYTHONPATH": SOURCE, "LD_LIBRARY_PATH": f"{BASE}/lib", **environment}
-        self._variables = [f"{name}={value}" for name, value in variables.items()]
-        manager = self.files / "etc/systemd/system.conf.d/test.conf"
-        manager.parent.mkdir(parents=True)
-        quoted = " ".join(f'"{one}"' for one in self._variables)
-        manager.write_text(f"[Manager]\nDefaultEnvironment={quoted}\n")
-
     def _binds(self) -> list[str]:
-        packages = Path(sysconfig.get_path("purelib"))
-        inside = f"{VENV}/lib/{packages.parent.name}/site-packages"
-        return [
-            f"{sys.base_prefix}:{BASE}", f"{packages}:{inside}", f"{ROOT}:{SOURCE}",
-            f"{self.shared}:/shared",
-        ]  # fmt: skip
+        binds = {**self._python_binds(), str(self.shared): "/shared"}
+        return [f"{here}:{inside}" for here, inside in binds.items()]
 
     def _own_cgroups(self) -> list[Path]:
         return [one / self._name for one in _hierarchies()]
