@@ -24,10 +24,12 @@ def worker_gone() -> None:
         return  # the usual end, at the cost of an interpreter's start
     from agentq.ops.lost_worker import found_dead
     from agentq.settings import load_settings
+    from agentq.settings.sources import CREDENTIALS_VARIABLE
     from agentq.store.locate import broker_url
     from agentq.worker.load import NO_MEMORY
 
-    settings = load_settings()
+    # Its own credentials, if it were given any, are shut; the process left the one that is needed.
+    settings = load_settings(environ={**os.environ, CREDENTIALS_VARIABLE: str(note.folder)})
     result = os.environ.get("SERVICE_RESULT", "")
     of_memory = os.environ.get("EXIT_STATUS") == str(NO_MEMORY)
     suspects = result not in _ENDED_BY_SUPERVISOR or of_memory

@@ -6,6 +6,7 @@ systemd.exec(5), which `agentq up` sets for its workers too.
     NOTIFY_SOCKET       ready, stopping, a line of status
     WATCHDOG_USEC       how long it may stay silent; then it is taken for hung and is ended
     RUNTIME_DIRECTORY   a folder that lives as long as this process, and not longer
+    CREDENTIALS_DIRECTORY   secrets that its ExecStopPost= does not get
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentq.host.process import began
+from agentq.settings.sources import CREDENTIAL_PREFIX, CREDENTIALS_VARIABLE
 
 READY = "READY=1"
 STOPPING = "STOPPING=1"
 _ALIVE = "WATCHDOG=1"
+_BROKER = f"{CREDENTIAL_PREFIX}broker.url"
 _PATIENCE_S = 0.1
 """What a supervisor that does not read may cost this process."""
 
@@ -93,21 +96,31 @@ class LeaseNote:
 
     With it stands whose it is, by process id and time of its beginning: of one that lives nothing
     may be handed back.
+
+    Beside it lies the broker's URL, where this process has it as a credential: systemd (252, 257)
+    shows credentials to the main process, not to ExecStopPost=. A unit of its own for the hand-back
+    would need root to start it, and the reason of the end, and race with the end of this folder.
+    The copy is for those who can read the credential too: root and the service's user (0600 in
+    RuntimeDirectoryMode=0700). It goes with the note, at the latest with the folder; it is on a
+    tmpfs as the credential is, but on one that may be swapped.
     """
 
     def __init__(self, *, environ: Mapping[str, str] = os.environ) -> None:
         """Read where; nowhere unless a supervisor gave a folder."""
         folder = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-        self._path = Path(folder) / "agentq-lease" if folder else None
+        self.folder = Path(folder) if folder else None
+        """Also that of the copied credential."""
+        self._path = self.folder / "agentq-lease" if self.folder else None
+        self._credentials = environ.get(CREDENTIALS_VARIABLE)
 
     def write(self, worker: str) -> None:
         """Note the lease that is held from now on; whole or not at all."""
         if self._path is not None:
             with contextlib.suppress(OSError):  # without it the lease runs out by itself
-                new = self._path.with_suffix(".new")
+                if self._credentials and (url := Path(self._credentials) / _BROKER).exists():
+                    _replace(self._path.with_name(_BROKER), url.read_bytes())
                 own = os.getpid()
-                new.write_text(f"{worker}\n{own} {began(own)}", encoding="utf-8")
-                new.replace(self._path)
+                _replace(self._path, f"{worker}\n{own} {began(own)}".encode())
 
     def read(self) -> str | None:
         """Return the lease of the process that wrote; None: it held none when it ended."""
@@ -131,3 +144,13 @@ class LeaseNote:
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
+                self._path.with_name(_BROKER).unlink(missing_ok=True)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, for its owner alone."""
+    new = path.with_name(f".{path.name}")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    new.replace(path)

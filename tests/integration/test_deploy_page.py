@@ -97,6 +97,9 @@ def test_what_the_page_installs_can_call_a_model() -> None:
 
 
 APP = """
+import asyncio
+from pathlib import Path
+
 from agentq import AgentQ, each
 
 aq = AgentQ("shop")
@@ -113,14 +116,22 @@ async def double(part: int) -> int:
 async def total(parts: list) -> int:
     return sum(part.value for part in parts)
 
+@aq.step
+async def hold(mark: str) -> str:
+    if Path(mark).exists():
+        return "begun again"
+    Path(mark).touch()
+    await asyncio.sleep(300)
+
 orders = aq.flow("orders", plan >> each(double) >> total)
+held = aq.flow("held", hold)
 """
 BARE = """
 set -e
 mount --make-rshared /  # as on a machine: systemd hands credentials over by a mount
 printf '#!/bin/sh\\nexec /opt/agentq/venv/bin/python -P -m agentq "$@"\\n' > /opt/agentq/venv/bin/agentq
 chmod 755 /opt/agentq/venv/bin/agentq
-export PATH=/opt/agentq/venv/bin:$PATH PYTHONPATH=/opt/agentq/src
+export PATH=/opt/agentq/venv/bin:$PATH PYTHONPATH=/opt/agentq/src AGENTQ_WORKER__LEASE=100s
 mkdir -p /opt/agentq/app /etc/redis
 cp /shared/shop.py /opt/agentq/app
 cd /opt/agentq/app
@@ -131,6 +142,10 @@ USED = """
 AGENTQ_BROKER__URL=$(broker producer) agentq submit orders 5 --wait -A shop:aq
 python -c 'import urllib.request as u; print(u.urlopen("http://127.0.0.1:9464/metrics").read().decode())'
 AGENTQ_BROKER__URL=$(broker admin) agentq status
+mark=/var/lib/agentq/begun
+AGENTQ_BROKER__URL=$(broker producer) timeout 40 agentq submit held "\\"$mark\\"" --wait -A shop:aq & held=$!
+until [ -e $mark ]; do sleep 0.05; done
+systemctl kill --kill-who=main -s KILL agentq-worker@shared-0; wait $held  # much sooner than a lease
 """
 
 
@@ -147,6 +162,7 @@ def test_the_whole_page_brings_up_a_watched_pool_on_a_real_systemd() -> None:
         (machine.shared / "typed").write_text("\n".join([BARE, *steps, USED]))
         said = machine.run("bash", "/shared/typed", timeout=150)
         assert "\n20\n" in said
+        assert "begun again" in said
         for line in ("broker_up 1.0", 'pool_workers{pool="critical"} 1.0',
                      'pool_workers{pool="shared"} 1.0'):  # fmt: skip
             assert f"\nagentq_{line}\n" in said, said

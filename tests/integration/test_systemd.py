@@ -42,6 +42,11 @@ SETTINGS = {
 WORKER = "agentq-worker@.service"
 if PROGRAM is not None:
     SETTINGS["AGENTQ_EMBEDDED__SERVER"] = str(PROGRAM)
+AS_CREDENTIAL = (
+    "UnsetEnvironment=AGENTQ_BROKER__URL\n"
+    "LoadCredential=agentq.broker.url:/etc/agentq/credentials/agentq.broker.url\n"
+)
+"""The embedded broker's URL as that of any other one comes to a worker: ExecStopPost= has it not."""
 CRITICAL, SHARED = "agentq-worker@critical-0.service", "agentq-worker@shared-0.service"
 OTHER = "agentq-worker@shared-1.service"
 LOOKERS = ("agentq-dashboard.service", "agentq-metrics.service")
@@ -149,9 +154,13 @@ def running() -> Iterator[Installed]:
     before = dict(os.environ)
     try:
         with booted() as (machine, ledger):
-            own = machine.outside(f"/etc/systemd/system/{WORKER}.d/90-ledger.conf")
+            own = machine.outside(f"/etc/systemd/system/{WORKER}.d/90-test.conf")
             own.parent.mkdir()
-            own.write_text("[Service]\nReadWritePaths=/shared\n")
+            own.write_text(f"[Service]\nReadWritePaths=/shared\n{AS_CREDENTIAL}")
+            secret = machine.outside("/etc/agentq/credentials/agentq.broker.url")
+            secret.parent.mkdir(parents=True)
+            secret.write_text("agentq+unix:///var/lib/agentq/b.sock")
+            secret.chmod(0o600)
             machine.agentq("deploy", "install", "-A", f"{APP}:aq", env=SETTINGS)
             began = time.monotonic()
             machine.run("systemctl", "start", "agentq.target")
@@ -256,6 +265,7 @@ def test_a_killed_worker_is_back_and_its_step_starts_elsewhere_at_once(units: In
     units.machine.run("systemctl", "kill", "--kill-who=main", "-s", "KILL", unit)
     units.await_line("hold", 2, within=NO_LEASE_RAN_OUT_S)
     again = time.monotonic() - began
+    assert re.search(r"is gone: \d messages .* \(signal\)", units.machine.journal(unit, 300))
     took = units.await_restart(unit, before, within=30)
     assert run.result(timeout=WAIT) == 2
     print(f"SIGKILL: its step started again after {again:.2f} s, the worker was back {took:.1f} s")

@@ -117,6 +117,26 @@ def test_the_note_has_the_lease_of_now_and_goes_with_it(tmp_path: Path) -> None:
     assert note.read() is None
 
 
+def test_the_brokers_credential_is_kept_for_its_owner_as_long_as_the_note(tmp_path: Path) -> None:
+    credentials, folder = tmp_path / "credentials", tmp_path / "run"
+    for made in (credentials, folder):
+        made.mkdir()
+    (credentials / "agentq.broker.url").write_text("agentq://:hunter2@db")
+    (credentials / "agentq.blobs.secret").write_text("not needed")
+    own = {"RUNTIME_DIRECTORY": str(folder), "CREDENTIALS_DIRECTORY": str(credentials)}
+    note = LeaseNote(environ=own)
+    before = os.umask(0)
+    try:
+        note.write("shared-0@vm#1")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert modes == {"agentq-lease": 0o600, "agentq.broker.url": 0o600}
+    assert (folder / "agentq.broker.url").read_text() == "agentq://:hunter2@db"
+    note.remove()
+    assert list(folder.iterdir()) == []
+
+
 def test_without_a_folder_nothing_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     note = LeaseNote(environ={})
