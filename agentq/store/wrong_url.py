@@ -15,6 +15,10 @@ is a link that failed; redis-py makes it an error of its own."""
 LINK_FAILED = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, NO_REDIS)
 _TLS_ALERT = r'"\x15"'
 """How hiredis writes the first byte of a server's answer to who speaks no TLS to it."""
+_NAMED = (
+    "name the CA that signed it by ?ssl_ca_certs=FILE, and the host as it is written in the "
+    "certificate"
+)
 _TLS_PORT = "; is that its TLS port (agentq+tls://)?"
 
 
@@ -45,7 +49,17 @@ def not_trusted(address: Address, causes: Sequence[BaseException]) -> str:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return (
                 f"the certificate of the broker at {address} is refused: {cause.verify_message}; "
-                "name the CA that signed it by ?ssl_ca_certs=FILE, and the host as it is written "
-                "in the certificate"
+                f"{_renewed(cause) or _NAMED}"
             )
     return f"TLS with the broker at {address} failed: {causes[0]}"
+
+
+def _renewed(refused: ssl.SSLCertVerificationError) -> str:
+    """Return what mends a CA that Python takes until 3.12 and not from 3.13 on."""
+    if "key usage extension" not in refused.verify_message:
+        return ""
+    return (
+        "Python 3.13 and newer want keyUsage in the CA's own certificate: make it anew (remove "
+        "ca.crt, run deploy/redis/certificate), restart the server, give the new ca.crt to every "
+        "machine"
+    )

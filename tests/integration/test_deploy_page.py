@@ -18,7 +18,7 @@ import redis
 
 from agentq.store import library
 from tests.support.failover import free_port
-from tests.support.tls import tls_program
+from tests.support.tls import strict_handshake, tls_program
 from tests.support.worker_process import ROOT
 
 PAGE = ROOT / "deploy/README.md"
@@ -85,6 +85,9 @@ def test_the_server_is_set_up_by_what_the_page_has_typed(machine: Path) -> None:
     )
     assert f"functions {library.LIBRARY}, revision {library.REVISION}: loaded" in said
     assert "agentq_broker_up 1.0" in said
+    conf = (machine / "etc/redis/redis.conf").read_text()
+    [port] = re.findall(r"^tls-port (\d+)$", conf, re.MULTILINE)
+    strict_handshake(machine / "etc/redis/tls/ca.crt", int(port), host="broker.internal")
     users = machine / "etc/redis/users.acl"
     assert (users.group(), users.stat().st_mode & 0o777) == ("redis", 0o640)
     assert (machine / "root/agentq-passwords").stat().st_mode & 0o777 == 0o600

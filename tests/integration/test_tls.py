@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,10 +13,18 @@ import pytest
 from agentq.errors import BrokerUnavailable, SettingsError
 from agentq.store.address import connect, parse
 from agentq.store.client import Store
+from agentq.store.wrong_url import not_trusted
 from tests.support.failover import Process, data_server
 from tests.support.ledger import Ledger
 from tests.support.running import running
-from tests.support.tls import Certificate, signed, tls_program, tls_sentinel, tls_server
+from tests.support.tls import (
+    Certificate,
+    signed,
+    strict_handshake,
+    tls_program,
+    tls_sentinel,
+    tls_server,
+)
 
 
 @dataclass
@@ -68,6 +77,15 @@ def test_a_certificate_of_another_authority_is_refused(secure: Secure) -> None:
 def test_without_its_authority_no_certificate_is_taken(secure: Secure) -> None:
     with pytest.raises(BrokerUnavailable, match=r"certificate of the broker .* is refused"):
         store_of(f"agentq+tls://127.0.0.1:{secure.server.port}").command("PING")
+
+
+def test_an_authority_that_a_newer_python_refuses_is_to_be_made_anew(secure: Secure) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        strict_handshake(secure.own.authority, secure.server.port, host="127.0.0.1")
+    said = not_trusted(parse(secure.url()), [caught.value])
+    assert "key usage" in said
+    assert "make it anew" in said
+    assert "ssl_ca_certs" not in said
 
 
 def test_a_host_that_the_certificate_does_not_name_is_refused(secure: Secure) -> None:
