@@ -36,7 +36,8 @@ class Role(StrEnum):
     WORKER = "worker"
     """All that a producer does, and workers, events and remote control."""
     DASHBOARD = "dashboard"
-    """Looks: `agentq dashboard`, `metrics`, `status`, `why`; asks workers by remote control."""
+    """Looks: `agentq dashboard`, `metrics`, `status`, `events`, `why`; asks workers by remote
+    control."""
     ADMIN = "admin"
     """All of these; loads the functions, pauses, purges, handles dead letters, asks the server."""
 
@@ -45,11 +46,11 @@ _PATTERNS = ("celery.pidbox", "celeryev/*", "celeryev/worker.*")
 _CONNECTED = "auth hello ping quit select"
 _LOOKED_AT = (
     "time info exists get mget hget hmget hgetall hlen hexists llen lrange xlen xrange xrevrange "
-    "xinfo|groups xpending zcard zrange smembers memory|usage subscribe unsubscribe publish"
+    "xread xinfo|groups xpending zcard zrange smembers memory|usage subscribe unsubscribe publish"
 )
 _SENT = (
     "unlink pexpire rename persist set hset hincrby hdel hsetnx sadd srem xadd xgroup|create zadd "
-    "zrem zscore zpopmin rpush lpop lindex zrangebyscore xread setex multi exec wait "
+    "zrem zscore zpopmin rpush lpop lindex zrangebyscore setex multi exec wait "
     "scard spop srandmember"
 )
 _HEARD = "psubscribe punsubscribe blpop del"

@@ -85,7 +85,8 @@ def test_a_run_goes_through_and_each_role_has_what_it_needs(
         working.worker(options=(*BOTH_POOLS, "-E"))
         with running(APP, server.url(Role.PRODUCER), ledger) as producing:
             app = producing.app
-            assert app.doubled.submit(20).result(timeout=20) == 380
+            run = app.doubled.submit(20)
+            assert run.result(timeout=20) == 380
             assert app.add.apply_async((1, 2), countdown=0.1).get(timeout=20) == 3
             assert chord([app.add.s(3, 3)], app.total.s()).apply_async().get(timeout=20) == 6
             app.aq.store.close()
@@ -94,6 +95,10 @@ def test_a_run_goes_through_and_each_role_has_what_it_needs(
         assert "critical:normal" in queues
         for looks in (Role.DASHBOARD, Role.ADMIN):
             assert "w@test" in agentq(server, looks, "status")
+            assert "done" in agentq(server, looks, "status", run.id)
+            for follow in ((), ("--follow",)):
+                assert "done" in agentq(server, looks, "events", run.id, *follow)
+            assert "done" in agentq(server, looks, "why", run.id)
         assert "fsync every second" in agentq(server, Role.ADMIN, "status")
         for kind in ("pause", "resume"):
             agentq(server, Role.ADMIN, kind, "pool", "shared")
