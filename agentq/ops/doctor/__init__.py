@@ -60,17 +60,15 @@ def diagnose(app: str | None, *, roots: Roots | None = None) -> tuple[Finding, .
     """Return the findings of all checks, in the order of their subjects.
 
     Args:
-        app: ``module:attribute``; None: the setting `app`, else the settings alone.
+        app: ``module:attribute``; None: the setting `app`, else the settings alone. Of one that can
+            not be imported that is a finding, and the settings alone are looked at too.
         roots: where /proc and /sys are.
     """
     roots = roots or Roots()
     try:
         aq = any_app(app)
     except AgentQError as refused:
-        missing = unchecked(
-            "broker", "the settings do not load", remedy="what is above, then agentq doctor"
-        )
-        return (*_refused(refused), missing, *_made(_machine(Settings(), roots, cpu_steps=False)))
+        return (*_refused(refused), *_without_app(roots))
     return examine(aq, named=bool(app or aq.settings.app), roots=roots)
 
 
@@ -87,9 +85,24 @@ def examine(aq: AgentQ, *, named: bool, roots: Roots) -> tuple[Finding, ...]:
     return tuple(found)
 
 
+def _without_app(roots: Roots) -> tuple[Finding, ...]:
+    """Return the findings where the app is not to be had: its broker and workers are wanted now."""
+    from agentq.flows.app import AgentQ  # noqa: PLC0415 -- as in `any_app`
+
+    try:
+        return examine(AgentQ("agentq"), named=True, roots=roots)
+    except AgentQError:  # the settings, which is told
+        missing = unchecked(
+            "broker", "the settings do not load", remedy="what is above, then agentq doctor"
+        )
+        return (missing, *_made(_machine(Settings(), roots, cpu_steps=False)))
+
+
 def _refused(failure: AgentQError) -> Iterator[Finding]:
     name = "settings.refused" if isinstance(failure, SettingsError) else "settings.app"
     remedy = "correct it there; agentq settings shows what is live"
+    if name == "settings.app":
+        remedy = "mend the import; all else is judged by the settings without the app"
     for line in str(failure).splitlines():
         yield error(name, line, why="no command starts with it", remedy=remedy)
 

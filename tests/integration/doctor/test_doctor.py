@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from typer.testing import CliRunner
 
 from agentq.cli.main import app as command_line
@@ -88,6 +90,22 @@ def test_settings_that_are_refused_are_findings(own: Server) -> None:
     ]
     assert {one["severity"] for one in refused} == {"error"}
     assert "did you mean AGENTQ_WORKER__SLOTS?" in " ".join(one["seen"] for one in refused)
+
+
+def test_an_app_that_can_not_be_imported_is_a_finding_beside_all_others(
+    own: Server, cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_shop.py").write_text("import no_such_module\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    cell.enqueue(message("m"))
+    done = doctor(own.url, "--json", "-A", "broken_shop:aq")
+    found = {one["subject"]: one for one in orjson.loads(done.output)["findings"]}
+    assert "no_such_module" in found["settings.app"]["seen"]
+    assert found["settings.app"]["severity"] == "error"
+    assert "no worker" in found["workers.pool"]["seen"]
+    assert "broker" not in found
+    assert done.exit_code == 1
 
 
 def test_a_stock_broker_is_answered_by_what_it_does_not_promise() -> None:
