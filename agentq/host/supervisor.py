@@ -101,8 +101,8 @@ class LeaseNote:
     shows credentials to the main process, not to ExecStopPost=. A unit of its own for the hand-back
     would need root to start it, and the reason of the end, and race with the end of this folder.
     The copy is for those who can read the credential too: root and the service's user (0600 in
-    RuntimeDirectoryMode=0700). It goes with the note, at the latest with the folder; it is on a
-    tmpfs as the credential is, but on one that may be swapped.
+    RuntimeDirectoryMode=0700); from the units that only look it is hidden as that is. It goes with
+    the note, at the latest with the folder; it is on a tmpfs too, but on one that may be swapped.
     """
 
     def __init__(self, *, environ: Mapping[str, str] = os.environ) -> None:

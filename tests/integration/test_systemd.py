@@ -207,6 +207,15 @@ def test_what_the_units_say_is_what_the_kernel_does(units: Installed) -> None:
     assert _memory_limit(machine, own) == MEMORY
 
 
+def test_a_workers_copy_of_its_credential_is_its_own(units: Installed) -> None:
+    copy = units.machine.outside("/run/agentq/shared-0/agentq.broker.url")
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert copy.parent.stat().st_mode & 0o777 == 0o700
+    for unit in LOOKERS:
+        seen = units.machine.outside(f"/proc/{units.pid(unit)}/root/run/agentq")
+        assert list(seen.iterdir()) == []
+
+
 def _cpu_weight(machine: SystemdMachine, pool: str) -> int:
     path = f"agentq.slice/agentq-{pool}.slice"
     for file in (f"cpu/{path}/cpu.shares", f"{path}/cpu.weight"):
