@@ -10,18 +10,21 @@ from __future__ import annotations
 import errno
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from agentq.errors import AddressInUse, BrokerUnavailable, SettingsError
+from agentq.ops import outcomes
+from agentq.ops.families import Sample, counter, gauge
 from agentq.ops.pausing import Kind
-from agentq.ops.replies import facts
+from agentq.ops.planned import Planned, planned_here
+from agentq.ops.replies import facts, pairs
 from agentq.ops.status import CellStatus, Queue, Worker, every_lane, read_status
 
 if TYPE_CHECKING:
@@ -68,6 +71,9 @@ class Reading:
     """What INFO says."""
     lanes: tuple[Lane, ...]
     pools: tuple[Pool, ...]
+    ended: dict[str, str]
+    """What the hash `counts` says."""
+    planned: tuple[Planned, ...]
 
 
 def read_metrics(aq: App) -> Reading:
@@ -80,9 +86,10 @@ def read_metrics(aq: App) -> Reading:
     queues = every_lane(cell.queues, aq.settings.pools)
     pools = list(dict.fromkeys([*aq.settings.pools, *(queue.pool for queue in queues)]))
     keys = aq.store.keys
-    info, *answers = aq.store.pipeline(
+    info, ended, *answers = aq.store.pipeline(
         [
             ("INFO",),
+            ("HGETALL", keys.counts()),
             *(("HMGET", keys.load(pool), "n", "f") for pool in pools),
             *(_beside(keys.load(queue.pool), queue.lane) for queue in queues),
             *(
@@ -99,6 +106,8 @@ def read_metrics(aq: App) -> Reading:
         server=facts(info),
         lanes=tuple(map(_lane, queues, beside, sizes, [most] * len(queues))),
         pools=tuple(_pool(name, counts, cell) for name, counts in zip(pools, done, strict=True)),
+        ended=pairs(ended),
+        planned=planned_here(aq.settings, cell.workers),
     )
 
 
@@ -142,13 +151,15 @@ class CellMetrics(Collector):
         try:
             reading = read_metrics(self._aq)
         except BrokerUnavailable:
-            yield _gauge("broker_up", "Whether the broker answers", [((), 0)])
+            yield gauge("broker_up", "Whether the broker answers", [((), 0)])
             return
-        yield _gauge("broker_up", "Whether the broker answers", [((), 1)])
+        yield gauge("broker_up", "Whether the broker answers", [((), 1)])
         yield from _of_server(reading.server)
         yield from _of_replicas(reading.cell)
         yield from _of_lanes(reading.lanes)
         yield from _of_pools(reading.pools)
+        yield from _of_plan(reading.planned)
+        yield from outcomes.told(reading.ended, flows=getattr(self._aq, "flows", ()))
         yield from _of_cell(reading.cell)
         yield _of_dead_letters(reading)
         yield from _of_workers(reading.cell.workers)
@@ -213,7 +224,7 @@ def _of_server(server: dict[str, str]) -> Iterator[Metric]:
     limit = number("maxmemory")
     fill = number("used_memory") / (limit * _ADMITTED) if limit else 0
     yield from (
-        _gauge(f"broker_{name}", text, [((), value)])
+        gauge(f"broker_{name}", text, [((), value)])
         for name, text, value in (
             ("memory_bytes", "Memory that the server uses", number("used_memory")),
             ("memory_limit_bytes", "Its maxmemory; 0: no limit", limit),
@@ -233,7 +244,7 @@ def _of_server(server: dict[str, str]) -> Iterator[Metric]:
         )
     )
     yield from (
-        _counter(f"broker_{name}", text, [((), number(field))])
+        counter(f"broker_{name}", text, [((), number(field))])
         for name, text, field in (
             ("fsyncs_delayed", "Writes that waited for the disk", "aof_delayed_fsync"),
             ("evicted", "Keys it deleted for want of memory: never, as configured", "evicted_keys"),
@@ -245,8 +256,8 @@ def _of_server(server: dict[str, str]) -> Iterator[Metric]:
 def _of_replicas(cell: CellStatus) -> Iterator[Metric]:
     replicas = cell.broker.replicas
     online = sum(replica.online for replica in replicas)
-    yield _gauge("broker_replicas", "Replicas that follow", [((), online)])
-    yield _gauge(
+    yield gauge("broker_replicas", "Replicas that follow", [((), online)])
+    yield gauge(
         "broker_replica_behind_bytes", "What it has not confirmed",
         [((replica.address,), replica.behind) for replica in replicas], ("replica",),
     )  # fmt: skip
@@ -267,33 +278,41 @@ def _of_lanes(lanes: Iterable[Lane]) -> Iterator[Metric]:
     )
     for name, text, value in told:
         samples = [((one.queue.pool, one.queue.lane), value(one)) for one in lanes]
-        yield _gauge(f"queue_{name}", text, samples, _LANE)
+        yield gauge(f"queue_{name}", text, samples, _LANE)
 
 
 def _of_pools(pools: Iterable[Pool]) -> Iterator[Metric]:
-    def each(value: Callable[[Pool], float]) -> list[_Sample]:
+    def each(value: Callable[[Pool], float]) -> list[Sample]:
         return [((pool.name,), value(pool)) for pool in pools]
 
     label = ("pool",)
     ended, retried = each(lambda pool: pool.completed), each(lambda pool: pool.retried)
-    yield _counter("pool_completed", "Steps and tasks that ended", ended, label)
-    yield _counter("pool_retried", "Attempts that ended in a retry", retried, label)
+    yield counter("pool_completed", "Steps and tasks that ended", ended, label)
+    yield counter("pool_retried", "Attempts that ended in a retry", retried, label)
     held = each(lambda pool: pool.waiting)
-    yield _gauge("pool_retries_held", "Retries that wait for the retry budget", held, label)
+    yield gauge("pool_retries_held", "Retries that wait for the retry budget", held, label)
     workers, paused = each(lambda pool: pool.workers), each(lambda pool: pool.paused)
-    yield _gauge("pool_workers", "Workers that hold a lease and are not stalled", workers, label)
-    yield _gauge("pool_paused", "Whether it is paused", paused, label)
+    yield gauge("pool_workers", "Workers that hold a lease and are not stalled", workers, label)
+    yield gauge("pool_paused", "Whether it is paused", paused, label)
+
+
+def _of_plan(pools: Iterable[Planned]) -> Iterator[Metric]:
+    planned = [((one.pool,), one.planned) for one in pools]
+    up = [((one.pool,), one.up) for one in pools]
+    label = ("pool",)
+    yield gauge("pool_processes_planned", "Workers that are to be there", planned, label)
+    yield gauge("pool_processes_up", "Of those: that hold a lease", up, label)
 
 
 def _of_cell(cell: CellStatus) -> Iterator[Metric]:
     pauses = [((pause.kind.value, pause.name), pause.for_ms / 1000) for pause in cell.pauses]
     parked = [((one.lacking,), one.count) for one in cell.parked]
-    yield _gauge("delayed", "Messages that are delayed, parked ones too", [((), cell.delayed)])
-    yield _gauge("paused_seconds", "Since when it is paused", pauses, ("kind", "name"))
-    yield _gauge("parked", "Messages whose code no worker has", parked, ("lacking",))
-    yield _gauge("dead_letters", "Dead letters that are kept", [((), cell.dead.number)])
-    yield _gauge("dead_letters_bytes", "Of all of them", [((), cell.dead.bytes)])
-    yield _gauge("runs_known", "Runs that are kept, ended or not", [((), cell.runs_known)])
+    yield gauge("delayed", "Messages that are delayed, parked ones too", [((), cell.delayed)])
+    yield gauge("paused_seconds", "Since when it is paused", pauses, ("kind", "name"))
+    yield gauge("parked", "Messages whose code no worker has", parked, ("lacking",))
+    yield gauge("dead_letters", "Dead letters that are kept", [((), cell.dead.number)])
+    yield gauge("dead_letters_bytes", "Of all of them", [((), cell.dead.bytes)])
+    yield gauge("runs_known", "Runs that are kept, ended or not", [((), cell.runs_known)])
 
 
 def _of_dead_letters(reading: Reading) -> Metric:
@@ -301,7 +320,7 @@ def _of_dead_letters(reading: Reading) -> Metric:
     lanes = [f"{lane.queue.pool}:{lane.queue.lane}" for lane in reading.lanes]
     added = dict.fromkeys(lanes, 0) | dict(reading.cell.dead.died)
     samples = [((*name.rsplit(":", 1),), count) for name, count in added.items()]
-    return _counter("dead_letters_added", "Dead letters ever added", samples, _LANE)
+    return counter("dead_letters_added", "Dead letters ever added", samples, _LANE)
 
 
 def _of_workers(workers: Iterable[Worker]) -> Iterator[Metric]:
@@ -309,7 +328,7 @@ def _of_workers(workers: Iterable[Worker]) -> Iterator[Metric]:
     latest = {one.name: one for one in sorted(workers, key=lambda worker: worker.lease_ms)}
     states = Counter({"up": 0, "stalled": 0, "lost": 0})
     states.update(worker.state for worker in latest.values())
-    yield _gauge("workers", "Workers", [((state,), n) for state, n in states.items()], ("state",))
+    yield gauge("workers", "Workers", [((state,), n) for state, n in states.items()], ("state",))
     told: tuple[tuple[str, str, Callable[[Worker], float]], ...] = (
         ("running", "Steps it runs", lambda one: one.running),
         ("slots", "Steps it may run at once", lambda one: one.slots),
@@ -326,29 +345,6 @@ def _of_workers(workers: Iterable[Worker]) -> Iterator[Metric]:
     names = [(one, (one.name, ",".join(one.pools))) for one in latest.values()]
     label = ("worker", "pools")
     for name, text, value in told:
-        yield _gauge(f"worker_{name}", text, [(who, value(one)) for one, who in names], label)
+        yield gauge(f"worker_{name}", text, [(who, value(one)) for one, who in names], label)
     done = [(who, float(one.done)) for one, who in names]
-    yield _counter("worker_done", "Steps and tasks that it ended", done, label)
-
-
-# -- families -------------------------------------------------------------------------------------
-
-_Sample = tuple[tuple[str, ...], float]
-
-
-def _gauge(
-    name: str, text: str, samples: Sequence[_Sample], labels: tuple[str, ...] = ()
-) -> Metric:
-    return _filled(GaugeMetricFamily(f"agentq_{name}", text, labels=labels), samples)
-
-
-def _counter(
-    name: str, text: str, samples: Sequence[_Sample], labels: tuple[str, ...] = ()
-) -> Metric:
-    return _filled(CounterMetricFamily(f"agentq_{name}", text, labels=labels), samples)
-
-
-def _filled(family: Any, samples: Sequence[_Sample]) -> Metric:
-    for labels, value in samples:
-        family.add_metric(labels, float(value))
-    return family  # type: ignore[no-any-return]
+    yield counter("worker_done", "Steps and tasks that it ended", done, label)

@@ -43,6 +43,8 @@ Key, type, what it holds, how long it lives::
     tokens                    zset    pools that have such -> when to look for tokens, ms
                                       permanent, bounded
     load:<pool>               hash    completions, retries, samples of each lane; permanent
+    counts                    hash    runs ended by flow and state, steps by name and outcome
+                                      permanent, bounded
     tenants                   hash    tenant -> its unfinished runs; permanent, bounded
     id:<id>                   string  this id was enqueued; broker.dedupe_ttl
     run:<run>                 hash    state, flow, deadline, result; runs.keep
@@ -78,7 +80,7 @@ REPLICATED = "replicated"
 PERMANENT = (
     "s:", "r:", "lanes", "workers", "reap:", "delayed", "runs", "due", "dead", "idle:",
     "parked", "paused", "aside:", "blobs:id", "blobs:begun", "retries", "load:", "tenants", "ended",
-    "tokens",
+    "tokens", "counts",
 )  # fmt: skip
 """What may stand without a time to live; a test walks all keys against this list."""
 
@@ -105,6 +107,10 @@ class Keys:
     def wake(self, worker: str) -> str:
         """Return the list on which a worker waits."""
         return f"{self.prefix}wake:{worker}"
+
+    def counts(self) -> str:
+        """Return what has ended so far, by name and outcome."""
+        return f"{self.prefix}counts"
 
     def workers(self) -> str:
         """Return the lease table."""

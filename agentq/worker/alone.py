@@ -4,7 +4,7 @@ What it says to the worker, as frames of kind and length over a socket::
 
     BEGUN    the step's code comes next: from here on a death counts against it
     BEAT     the loop moves
-    ENDED    the calls that end the delivery, and the events: pickled, one process to its own child
+    ENDED    calls that end the delivery, events, outcome: pickled, by a process' own child
     AWAY     the broker did not answer; the text
     BROKEN   an error of ours; the traceback
 
@@ -172,7 +172,8 @@ class _Child:
         tracer = Tracer(parts)
         self._send(BEGUN)
         ending = await tracer.run(delivery)
-        self._send(ENDED, pickle.dumps((ending, list(events.queue))))
+        said = (ending, list(events.queue), events.outcomes.taken())
+        self._send(ENDED, pickle.dumps(said))
 
     def _load(self) -> AgentQ:
         """Import the app and do to it what Celery does in a prefork child."""

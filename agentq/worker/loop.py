@@ -180,8 +180,7 @@ class Loop:
         settings = self._settings
         self._threads = Threads(count=self.controller.thread_count())
         self._processes = self.controller.new_processes()
-        events = bool(self.controller.task_events)
-        self._events = TaskEvents(enabled=events, on_error=self._on_error)
+        events = TaskEvents(enabled=bool(self.controller.task_events), on_error=self._on_error)
         cell = Multiplexer(self._store)
         parts = Parts(
             app=self.aq,
@@ -191,7 +190,7 @@ class Loop:
             threads=self._threads,
             processes=self._processes,
             joins=JoinReader(app=self.aq, cell=cell),
-            events=self._events,
+            events=events,
         )
         self.hands = Hands(
             parts=parts, slots=self.pool.slots, suspects=self._suspects, complete=self._complete
@@ -213,14 +212,16 @@ class Loop:
             address=self.aq.address, worker=self.worker, lease=settings.worker.lease,
             on_work=self._woken, on_cancel=self.hands.cancel_run,
         )  # fmt: skip
-        self._sweeper = Sweeper(store=self._store, settings=settings, clock=self._clock)
+        self._sweeper = Sweeper(
+            store=self._store, settings=settings, clock=self._clock, outcomes=events.outcomes
+        )
         self._load = LoadWatch(
             hands=self.hands, limit_bytes=memory_limit(self._pool, self.controller.seat),
             children=lambda: self._processes.pids, on_room=self._pump.wake, on_full=self._leave,
             adaptive=settings.worker.slots_mode == "adaptive",
         )  # fmt: skip
         self._watch = LoopWatch(loop=self._loop, hands=self.hands)
-        self._sidecar = Sidecar(consumer=self, events=self._events, handlers=handlers(self))
+        self._sidecar = Sidecar(consumer=self, events=events, handlers=handlers(self))
 
     def _start_services(self) -> list[asyncio.Task[None]]:
         running = {

@@ -25,6 +25,7 @@ from celery.worker import control, pidbox
 from celery.worker import state as worker_state
 
 from agentq.outcome import sendable
+from agentq.worker.outcomes import Outcomes
 
 if TYPE_CHECKING:
     from agentq.worker.delivery import Delivery
@@ -55,7 +56,7 @@ def shown_arguments(delivery: Delivery) -> tuple[str, str]:
 
 
 class TaskEvents:
-    """What happens to tasks, in Celery's words."""
+    """What happens to tasks: counted, and told in Celery's words."""
 
     def __init__(
         self, *, enabled: bool, on_error: Callable[[Exception], None] = lambda _: None
@@ -63,6 +64,7 @@ class TaskEvents:
         """Begin empty; *on_error* is called with what a task raised."""
         self.enabled = enabled
         self._on_error = on_error
+        self.outcomes = Outcomes()
         self.queue: deque[tuple[str, dict[str, Any]]] = deque(maxlen=_HELD)
 
     def _add(self, kind: str, delivery: Delivery, **fields: Any) -> None:
@@ -97,16 +99,19 @@ class TaskEvents:
 
     def succeeded(self, delivery: Delivery, shown: bytes, runtime: float) -> None:
         """It returned."""
+        self.outcomes.returned(delivery.task.name, runtime)
         if self.enabled:
             text = shown[:200].decode(errors="replace")
             self._add("task-succeeded", delivery, result=text, runtime=runtime)
 
     def failed(self, delivery: Delivery, error: Exception) -> None:
         """It raised."""
+        self.outcomes.raised(delivery.task.name, error, again=False)
         self._raised("task-failed", delivery, error)
 
     def retried(self, delivery: Delivery, error: Exception) -> None:
         """It is to be tried again."""
+        self.outcomes.raised(delivery.task.name, error, again=True)
         self._raised("task-retried", delivery, error)
 
     def revoked(self, delivery: Delivery, *, expired: bool) -> None:

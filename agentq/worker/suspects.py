@@ -191,8 +191,9 @@ class Suspects:
                     begun = True
                 case alone.ENDED:
                     child.has_ended = True
-                    ending, said = pickle.loads(payload)  # noqa: S301 -- of our own child
+                    ending, said, counted = pickle.loads(payload)  # noqa: S301 -- our own child's
                     events.queue.extend(said)
+                    events.outcomes.add(counted)
                     return list(ending)
                 case alone.AWAY:
                     child.has_ended = True

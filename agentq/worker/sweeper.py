@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentq.settings import Settings
     from agentq.store.client import AsyncStore
     from agentq.timing.deadline import BrokerClock
+    from agentq.worker.outcomes import Outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +64,12 @@ def wait(workers: int, due_in: float | None, chance: float) -> float:
 class Sweeper:
     """One per worker process."""
 
-    def __init__(self, *, store: AsyncStore, settings: Settings, clock: BrokerClock) -> None:
-        """Keep the parts."""
+    def __init__(
+        self, *, store: AsyncStore, settings: Settings, clock: BrokerClock, outcomes: Outcomes
+    ) -> None:
+        """Keep the parts; *outcomes*: this worker's own, which it tells the cell."""
         self._store = store
+        self._outcomes = outcomes
         self._clock = clock
         lease_ms = milliseconds(settings.worker.lease)
         self._keep_ms = milliseconds(settings.runs.keep)
@@ -79,7 +83,14 @@ class Sweeper:
         """When the first of what is delayed is due; 0: nothing is."""
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
+        """Sweep until cancelled; then tell what has not been told."""
+        try:
+            await self._sweep()
+        finally:
+            with contextlib.suppress(BrokerUnavailable):
+                await self._outcomes.tell(self._store)
+
+    async def _sweep(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait(self._workers, self._due_in(), random.random())):  # noqa: S311
@@ -88,6 +99,8 @@ class Sweeper:
             try:
                 while await self.round():
                     pass
+                if self._outcomes.due:
+                    await self._outcomes.tell(self._store)
             except BrokerUnavailable as error:
                 logger.debug("sweeper: %s", error)
 

@@ -44,6 +44,7 @@ BOUNDED = {
     "agentq.store.failover:Watch._links": _WEAK,
     "agentq.store.failover:_watches": _CELLS,
     "agentq.store.skew:_warned": _CELLS,
+    "agentq.worker.outcomes:Outcomes._names": "MOST_NAMES of them",
     "agentq.worker.pump:Pump._turns": _QUEUES,
 }
 """What only grows, and why it ends."""

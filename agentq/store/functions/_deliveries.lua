@@ -36,6 +36,7 @@ local function give_back(P, lane, stream, pending, charge, suspect, limit, keep,
   local f = fields_of(found[1])
   local attempts, suspected = f.a + charge, f.s + suspect
   local pool, name = string.match(lane, '^(.-):(.*)$')
+  if charge + suspect > 0 then count(P, 'step:' .. step_of(f) .. '|lost') end
   if f.r ~= '' and charge + suspect > 0 then tell_lost(P, f, pending, charge, attempts, limit, now) end
   -- What has no run and no join may stand in a chain or chord that only its header knows: it is
   -- handed out once more, for a worker to fail it as Celery does. Past that it is given up here.

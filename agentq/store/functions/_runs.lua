@@ -6,6 +6,16 @@ local function event(P, run, kind, data)
   redis.call('XADD', P .. 'run:' .. run .. ':ev', 'MAXLEN', '~', EVENTS_KEPT, '*', 'e', kind, 'd', data)
 end
 
+local COUNTED = 5000 -- fields of `counts`; of names beyond them nothing is counted
+
+-- Counts what metrics are asked for: once a run, or for what is rare. A field is "<kind>:<name>|<what>".
+local function count(P, field)
+  local key = P .. 'counts'
+  if redis.call('HINCRBY', key, field, 1) == 1 and redis.call('HLEN', key) > COUNTED then
+    redis.call('HDEL', key, field)
+  end
+end
+
 -- Reads what a run's end and a completion ask of it, once for both: {state, deadline, tenant, budget}.
 local function read_run(P, run)
   local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline', 'tenant', 'budget')
@@ -25,6 +35,8 @@ local function end_run(P, run, state, data, keep, now, kind, last, record)
     redis.call('HDEL', P .. 'tenants', record[3])
   end
   redis.call('HSET', key, 'state', state, 'ended', now, 'result', data)
+  local flow = string.match(redis.call('HGET', key, 'record') or '', '^{"flow":"([^"\\]+)"')
+  if flow then count(P, 'run:' .. flow .. '|' .. state) end
   if record[2] ~= '0' then redis.call('ZREM', P .. 'due', run) end
   if redis.call('EXISTS', P .. 'delayed:r:' .. run, key .. ':joins') > 0 then redis.call('SADD', P .. 'ended', run) end
   if kind then

@@ -11,6 +11,7 @@ from agentq.settings import Settings
 from agentq.store import calls
 from agentq.timing.deadline import BrokerClock
 from agentq.worker import sweeper
+from agentq.worker.outcomes import Outcomes
 
 
 class Counting(sweeper.Sweeper):
@@ -18,7 +19,7 @@ class Counting(sweeper.Sweeper):
 
     def __init__(self) -> None:
         store: Any = None
-        super().__init__(store=store, settings=Settings(), clock=BrokerClock())
+        super().__init__(store=store, settings=Settings(), clock=BrokerClock(), outcomes=Outcomes())
         self.made = asyncio.Event()
 
     async def round(self) -> bool:
