@@ -43,6 +43,7 @@ def lines(found: Why) -> Iterator[str]:
 
     for group in found.groups:
         first, at_most = group.waits[0], "up to " if len(group.waits) > 1 else ""
-        ended = "ago" if first.where == "dead letter" else "so far"
+        # What waits does so from when it was first queued, whatever it has waited for since.
+        ended = {"dead letter": "ago", "worker": "so far"}.get(first.where, "since it was ready")
         since = f" ({at_most}{seconds(group.for_ms)} {ended})" if group.for_ms is not None else ""
         yield f"{group.said}{since}"

@@ -153,6 +153,8 @@ def test_a_wide_fan_out_is_said_in_a_line_for_each_place(cell: Cell, aq: AgentQ)
     cell.enqueue(task("alone", run="q"), run="q", limit=10_000)
     [alone] = explain(aq, "q").groups
     assert alone.said.startswith("x.a: waits in queue p:normal, place 996 of 996")
+    [line] = lines(explain(aq, "q"))
+    assert line.endswith("since it was ready)"), "it has not lacked a worker for so long"
 
 
 def test_a_purged_step_is_a_dead_letter(cell: Cell, aq: AgentQ) -> None:
