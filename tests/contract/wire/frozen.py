@@ -82,7 +82,6 @@ def fixed(app: Any, first_id: int) -> Iterator[None]:
         for module in (build, lease_keeper, loop):
             patch.setattr(module, "os", machine)
         patch.setattr(build, "build", lambda: "1.0.0 (functions 1, 0123456789abcdef)")
-        patch.setattr(loop, "rss_bytes", lambda _: 1 << 26)
         patch.setattr(stack, "__ident_func__", stack.__ident_func__)
         separate_stacks(app)
         yield

@@ -348,6 +348,7 @@ def workers(w: World) -> None:
     ours: Any = SimpleNamespace(
         hostname=HOST, pools=["critical", "shared"], hands=_NoHands(),
         _allocator="glibc 2.36", _consumed=Consumed(clock=lambda: 0.0),
+        _memory=SimpleNamespace(rss_bytes=lambda: 1 << 26),
         _suspects=SimpleNamespace(at_once=2), _lease=SimpleNamespace(skew_ms=-3),
         _exhaustion=SimpleNamespace(near=""), _services=(), _pool=None,
         aq=SimpleNamespace(blob_endings=SimpleNamespace(waiting=0)),
