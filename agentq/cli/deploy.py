@@ -82,13 +82,14 @@ def install(
     """Put units, settings, user and kernel settings in place; as root. Again, it brings up to date.
 
     A file that was edited since is left as it is, and said. Nothing is started or restarted:
-    [bold]systemctl start agentq.target[/bold], or [bold]agentq rollout[/bold] where it runs. What
-    runs goes over to the cores and the memory limit that it has now.
+    [bold]systemctl start agentq.target[/bold], or [bold]agentq rollout[/bold] where it runs, which
+    also ends what an agentq scale has added. What runs goes over to the cores and the memory limit
+    that it has now.
 
     Example: agentq deploy install -A myproject.flows:aq
     """
     from agentq.ops.deploy.deployment import given_by, load, plan_at, with_code
-    from agentq.ops.deploy.machine import Machine
+    from agentq.ops.deploy.machine import Machine, next_steps
     from agentq.ops.deploy.render import notes
     from agentq.ops.deploy.reseat import install_seated
 
@@ -104,6 +105,7 @@ def install(
         plan = plan_at(site, given, {})
         put = install_seated if root == Path("/") else Machine.install
         changes = put(machine, site, settings, plan, given)
+        changes.notes.extend(next_steps(machine))
     changes.notes.extend(notes(settings, given))
     _report(changes, as_json=as_json)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,18 +12,25 @@ if TYPE_CHECKING:
     from agentq.ops.deploy.pools import Process
 
 
-def pools(as_json: Json = False) -> None:
+_UNWELL = 1
+Check = Annotated[
+    bool, typer.Option("--check", help="Exit code 1 where one does not take work; says which.")
+]
+
+
+def pools(check: Check = False, as_json: Json = False) -> None:
     """Show each worker unit: state, cores, steps and slots, load, memory, restarts, allocator.
 
     Cores are what the kernel has, children included, with the plan's where they are others. Load is
     percent of one core, children included, over half a second. Remote, with several memory nodes,
     is the share of the memory that is on other nodes than the cores. As root: others do not see all
-    of it.
+    of it. Builds are shown where they differ. What is not in the plan, since a scale or its pool is
+    over, runs on with the code that it began with: agentq rollout ends it.
 
     Example: agentq pools --json | jq '.[] | select(.restarts > 0)'
     """
     from agentq.ops.deploy.machine import Machine
-    from agentq.ops.deploy.pools import read_pools
+    from agentq.ops.deploy.pools import read_pools, unwell
     from agentq.ops.deploy.systemd import require_systemd
 
     require_systemd()
@@ -34,14 +41,19 @@ def pools(as_json: Json = False) -> None:
         typer.echo(orjson.dumps(found).decode())
     else:
         _print(found)
+    if check and (lines := unwell(found)):
+        for line in lines:
+            typer.echo(f"not well: {line}", err=True)
+        raise typer.Exit(_UNWELL)
 
 
 def _print(found: list[Process]) -> None:
     from agentq.cli.tables import plain_console, plain_table, print_table
 
     several = any(one.remote is not None for one in found)  # nodes, which few machines have
+    mixed = len({one.build for one in found if one.build}) > 1
     heads = ("process", "state", "cores", ">running", ">load", ">memory", ">restarts", "allocator")
-    table = plain_table(*heads, *([">remote"] if several else []))
+    table = plain_table(*heads, *([">remote"] if several else []), *(["build"] if mixed else []))
     for one in found:
         running = f"{one.running} of {one.slots}" if one.slots is not None else "-"
         load = f"{one.cpu_percent:.0f} %" if one.cpu_percent is not None else "-"
@@ -50,6 +62,7 @@ def _print(found: list[Process]) -> None:
             one.instance, one.state, _cores(one), running, load, memory,
             str(one.restarts), one.allocator or "-",
             *([f"{one.remote:.0%}" if one.remote is not None else "-"] if several else []),
+            *([one.build or "-"] if mixed else []),
         )  # fmt: skip
     print_table(plain_console(), table)
 

@@ -48,7 +48,7 @@ AS_CREDENTIAL = (
 )
 """The embedded broker's URL as that of any other one comes to a worker: ExecStopPost= has it not."""
 CRITICAL, SHARED = "agentq-worker@critical-0.service", "agentq-worker@shared-0.service"
-OTHER = "agentq-worker@shared-1.service"
+OTHER, ADDED = "agentq-worker@shared-1.service", "agentq-worker@shared-2.service"
 LOOKERS = ("agentq-dashboard.service", "agentq-metrics.service")
 WAIT = 60
 NO_LEASE_RAN_OUT_S = 9
@@ -333,11 +333,25 @@ def test_critical_steps_start_beside_a_flood_of_shared_work(units: Installed) ->
     assert units.workers_of("member") == {"shared-0", "shared-1"}
 
 
-def test_a_rollout_under_load_fails_no_run(units: Installed) -> None:
+def test_a_rollout_under_load_fails_no_run_and_ends_what_the_plan_no_longer_has(
+    units: Installed,
+) -> None:
+    """A scale lasts until the next installation; its limits hold for as long as what it added runs."""
+    assert "shared: 2 -> 3\n" in units.machine.agentq("scale", "shared=3")
+    limit = units.machine.show(ADDED, "MemoryMax")
+    installed = units.machine.agentq("deploy", "install")
+    assert "note: what runs is as it was until agentq rollout" in installed
+    assert "ends shared-2: not in the plan any more" in installed
+    assert units.machine.show(ADDED, "MemoryMax") == limit
+    checked = units.machine.agentq("pools", "--check", check=False)
+    assert "not well: shared-2: active, not in the plan, 0 restarts" in checked
     before = {unit: units.pid(unit) for unit in (CRITICAL, SHARED, OTHER)}
     with units.load():
         said = units.machine.agentq("rollout")
     print(said)
+    assert said.endswith("shared-2: drained and stopped\n")
+    assert units.machine.show(ADDED, "ActiveState") == "inactive"
+    assert not units.machine.outside(f"/etc/systemd/system/{ADDED}.d/20-seat.conf").exists()
     assert re.findall(r"^(\S+): restarted and well", said, re.MULTILINE) == [
         "shared-0", "shared-1", "critical-0",
     ]  # fmt: skip
@@ -345,9 +359,9 @@ def test_a_rollout_under_load_fails_no_run(units: Installed) -> None:
 
 
 def test_a_rollout_stops_at_the_first_that_is_not_well(units: Installed) -> None:
-    broken = units.machine.outside("/etc/systemd/system/agentq-worker@shared-1.service.d/90.conf")
+    broken = units.machine.outside(f"/etc/systemd/system/{SHARED}.d/90.conf")
     # It says that it is ready and is not: it ends, and holds no lease before.
-    liar = "/bin/sh -c 'systemd-notify --ready && sleep 1'"
+    liar = "/bin/sh -c 'systemd-notify --ready && sleep 1; echo no such wind'"
     broken.write_text(f"[Service]\nNotifyAccess=all\nExecStart=\nExecStart={liar}\n")
     before = units.pid(CRITICAL)
     try:
@@ -356,9 +370,9 @@ def test_a_rollout_stops_at_the_first_that_is_not_well(units: Installed) -> None
     finally:
         broken.unlink()
         units.machine.run("systemctl", "daemon-reload")
-        units.machine.run("systemctl", "restart", OTHER)
-    assert "shared-1 is not well after its restart" in said
-    assert "rolled out: 1 of 3, left as they were: critical-0" in said
+        units.machine.run("systemctl", "restart", SHARED)
+    assert "shared-0 is not well after its restart" in said
+    assert "its last line: no such wind; rolled out: 0 of 3, left as they were: shared-1," in said
     assert units.pid(CRITICAL) == before
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,6 +108,15 @@ def install(
             f"plan in it: chmod 755 {folder}"
         )
     return changes
+
+
+def remove(root: Path, names: Collection[str]) -> None:
+    """Remove those of *names* that are as they were written."""
+    record = read_record(root)
+    written = record.hashes if record else {}
+    ours = {name: hashes for name, hashes in written.items() if name in names}
+    for name in _compare(root, {}, ours).removed:
+        _remove(root, name)
 
 
 def write_files(folder: Path, files: Mapping[str, File]) -> None:
@@ -218,6 +227,11 @@ def _sweep(root: Path) -> None:
     for folder in (*root.glob("etc/systemd/system/agentq-*.d"), root / CREDENTIALS):
         with contextlib.suppress(OSError):  # it holds something
             folder.rmdir()
+
+
+def is_ours(path: Path, hashes: Collection[str]) -> bool:
+    """Whether a file is there and as it was written: *hashes* are the record's of it."""
+    return _hash_of(path) in hashes
 
 
 def _hash(data: bytes) -> str:

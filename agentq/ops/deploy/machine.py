@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from agentq.clock import format_duration
 from agentq.errors import DeployError, SettingsError
 from agentq.host.plan import Plan, read_plan
 from agentq.ops.deploy import deployment, systemd
 from agentq.ops.deploy.deployment import Given, Site
-from agentq.ops.deploy.install import Changes, Record, install, read_record, uninstall
+from agentq.ops.deploy.install import (
+    Changes,
+    Record,
+    install,
+    is_ours,
+    read_record,
+    remove,
+    uninstall,
+)
 from agentq.ops.deploy.render import (
     CODE,
     CREDENTIALS,
@@ -24,6 +33,7 @@ from agentq.ops.deploy.render import (
     embedded_variables,
     render,
     unit_path,
+    worker_files,
 )
 from agentq.ops.worker_process import launch_variables
 from agentq.settings import Settings
@@ -108,7 +118,8 @@ class Machine:
         files = render_all(site, settings, plan, given)
         processes = {name: pool.processes for name, pool in settings.pools.items()}
         optional = self._optional(files) if self.root == ROOT else []
-        changes = install(self.root, files, site=site, processes=processes)
+        leaving = self._leaving(files) if self.root == ROOT else {}
+        changes = install(self.root, {**leaving, **files}, site=site, processes=processes)
         if self.root == ROOT:
             try:
                 systemd.run(_SYSCTL, "/etc/sysctl.d/60-agentq.conf")
@@ -120,6 +131,30 @@ class Machine:
             systemd.systemctl("enable", "--quiet", systemd.TARGET, *optional)
         self.record = read_record(self.root)
         return changes
+
+    def drain(self, instances: Sequence[str], *, say: Callable[[str], None]) -> None:
+        """Have worker processes that the plan has no seat for end, and take away their files.
+
+        Raises:
+            DeployError: one does not end.
+        """
+        if not instances:
+            return
+        units = [systemd.worker_unit(name) for name in instances]
+        limit = self.settings().worker.drain_timeout
+        say(f"{', '.join(instances)}: draining, for at most {format_duration(limit)}")
+        systemd.systemctl("stop", *units, within=limit + 2 * STOP_SLACK)
+        failed = []
+        for unit in systemd.show(units):
+            how = "drained and stopped" if unit.result == "success" else f"ended by {unit.result}"
+            say(f"{unit.instance}: {how}")
+            if unit.active not in {"inactive", "failed"}:
+                failed.append(unit.instance)
+        if failed:
+            raise DeployError(f"still there: {', '.join(failed)}: systemctl status agentq-worker@*")
+        seated = {file for one in self.plan().processes for file in worker_files(one.name)}
+        remove(self.root, {file for one in instances for file in worker_files(one)} - seated)
+        systemd.systemctl("daemon-reload")
 
     def uninstall(self) -> Changes:
         """Stop everything in order and remove what was installed; data and user stay.
@@ -153,12 +188,34 @@ class Machine:
             return wanted
         return [unit for unit in wanted if found[unit] not in {"disabled", "masked"}]
 
+    def _leaving(self, files: Mapping[str, File]) -> dict[str, File]:
+        """Return what is not among *files* and holds for processes that run: until they end."""
+        ours = self.record.hashes if self.record else {}
+        own = {file for one in systemd.running_workers() for file in worker_files(one)}
+        there = {name: self.root / name for name in own & ours.keys() - files.keys()}
+        return {
+            name: File(text=path.read_text(encoding="utf-8"))
+            for name, path in there.items()
+            if is_ours(path, ours[name])
+        }
+
     def stop_limit(self) -> timedelta:
         """Return what stopping all may take before systemd itself ends what is left."""
         try:
             return 2 * (self.settings().worker.drain_timeout + STOP_SLACK)
         except SettingsError:  # broken by now, which is no reason to stay
             return _LONGEST_STOP
+
+
+def next_steps(machine: Machine) -> list[str]:
+    """Return what has to be done for an installation to be what runs."""
+    if machine.root != ROOT:
+        return []
+    if not (running := systemd.running_workers()):
+        return ["nothing runs yet: systemctl start agentq.target"]
+    leaving = sorted(running - {one.name for one in machine.plan().processes})
+    ends = f", and ends {', '.join(leaving)}: not in the plan any more" if leaving else ""
+    return [f"what runs is as it was until agentq rollout: that starts each of it again{ends}"]
 
 
 def _assigned(path: Path) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agentq.errors import BrokerUnavailable, PlatformUnsupported, SettingsError
@@ -13,9 +14,11 @@ from agentq.host.numa import at_home
 from agentq.host.process import descendants, usage
 from agentq.ops.deploy import systemd
 from agentq.ops.deploy.machine import Machine
+from agentq.ops.deploy.systemd import worker_unit
 from agentq.ops.status import Worker, read_status
 
 _SAMPLE_S = 0.5
+NOT_PLANNED = "not in the plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,8 @@ class Process:
     """``shared-3``, of the unit ``agentq-worker@shared-3.service``."""
     pool: str
     state: str
-    """As systemd has it, e.g. ``active``; ``active, no lease`` where the cell knows none."""
+    """As systemd has it, e.g. ``active``; ``active, no lease`` where the cell knows none, ``active,
+    not in the plan`` where it has no seat: a scale or its pool is over, and a rollout ends it."""
     pid: int
     cores: tuple[int, ...]
     """Those that it and its children may run on, as the kernel has it."""
@@ -43,9 +47,22 @@ class Process:
     allocator: str
     """What serves malloc there, as it says; "" where it holds no lease."""
     status: str
+    build: str = ""
+    """agentq's version there and that of its functions, as it says; "" where it holds no lease."""
     remote: float | None = None
     """Share, 0-1, of its memory that is on other nodes than its cores; None: there is one node, or
     it does not show."""
+
+
+def unwell(found: Iterable[Process]) -> list[str]:
+    """Return a line on each of *found* that does not take work, or that the plan does not have."""
+    return [
+        f"{one.instance}: {one.state}, {one.restarts} restarts"
+        + ("; the broker does not answer" if one.state == "active" else "")
+        + (f"; its last line: {last}" if (last := _last_line(one)) else "")
+        for one in found
+        if one.state != "active" or one.running is None
+    ]
 
 
 def read_pools(machine: Machine) -> list[Process]:
@@ -54,7 +71,7 @@ def read_pools(machine: Machine) -> list[Process]:
     Raises:
         DeployError: nothing is installed, or systemd does not run here.
     """
-    planned = {systemd.worker_unit(one.name): one.all_cores for one in machine.plan().processes}
+    planned = {worker_unit(one.name): one.all_cores for one in machine.plan().processes}
     units = systemd.show(sorted({*planned, *systemd.loaded_workers()}))
     before = {unit.pid: _cpu_seconds(unit.pid) for unit in units if unit.pid}
     began = time.monotonic()
@@ -90,7 +107,9 @@ def _process(
     return Process(
         instance=unit.instance,
         pool=unit.instance.rpartition("-")[0],
-        state=f"{unit.active}, no lease" if lacks else unit.active,
+        state=", ".join(
+            [unit.active, *(["no lease"] if lacks else []), *([] if planned else [NOT_PLANNED])]
+        ),
         pid=unit.pid,
         cores=cores_of(unit.pid) if unit.pid else (),
         planned=planned,
@@ -101,6 +120,7 @@ def _process(
         restarts=unit.restarts,
         allocator=worker.allocator if worker else "",
         status=unit.status,
+        build=worker.build if worker else "",
         remote=_remote(unit.pid),
     )
 
@@ -113,6 +133,11 @@ def _workers(machine: Machine) -> dict[int, Worker] | None:
     except (BrokerUnavailable, SettingsError):
         return None
     return {worker.pid: worker for worker in found if worker.name.endswith(host)}
+
+
+def _last_line(one: Process) -> str:
+    """Return what one that does not run said at its end."""
+    return "" if one.state.startswith("active") else systemd.last_line(worker_unit(one.instance))
 
 
 def _cpu_seconds(pid: int) -> float | None:

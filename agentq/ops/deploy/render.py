@@ -27,6 +27,7 @@ CREDENTIALS = "etc/agentq/credentials"
 ENVIRONMENT = "etc/agentq/environment"
 CODE = "etc/agentq/code"
 PLAN = "etc/agentq/plan.json"
+_SEAT = "agentq-worker@{}.service.d/20-seat.conf"
 _PLACE = re.compile(r"@([A-Z_]+)@")
 
 WATCHDOG_SLACK = timedelta(seconds=2)
@@ -88,6 +89,12 @@ def notes(settings: Settings, given: Given) -> list[str]:
 def unit_path(unit: str) -> str:
     """Return where a unit's file is, below /."""
     return f"{_UNITS}/{unit}"
+
+
+def worker_files(instance: str) -> tuple[str, str]:
+    """Return where the files are that a worker process alone has, and its pool: below /."""
+    pool = instance.rpartition("-")[0]
+    return unit_path(_SEAT.format(instance)), unit_path(f"agentq-{pool}.slice")
 
 
 def embedded_variables() -> dict[str, str]:
@@ -186,8 +193,7 @@ def _instance(process: Process, settings: Settings, allocator: Mapping[str, str]
         "TASKS_NEED": str(process.tasks),
         "ALLOCATOR": "\n".join(_assignment(*pair) for pair in allocator.items()),
     }
-    to = f"agentq-worker@{process.name}.service.d/20-seat.conf"
-    return _unit("agentq-worker@INSTANCE.conf", values, to=to)
+    return _unit("agentq-worker@INSTANCE.conf", values, to=_SEAT.format(process.name))
 
 
 def _broker_seat(plan: Plan) -> Rendered:

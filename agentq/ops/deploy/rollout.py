@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from agentq.clock import format_duration
 from agentq.errors import BrokerUnavailable, DeployError
 from agentq.host.plan import Process
 from agentq.ops.deploy import systemd
+from agentq.ops.deploy.deployment import with_code
 from agentq.ops.deploy.machine import Machine
 from agentq.ops.deploy.render import STOP_SLACK
 from agentq.ops.status import read_status
 from agentq.store.client import Store
+
+Say = Callable[[str], None]
 
 _LOOK_S = 0.25
 _SETTLED = timedelta(seconds=2)
@@ -21,41 +25,79 @@ _SETTLED = timedelta(seconds=2)
 _HEALTHY_WITHIN = timedelta(seconds=30)
 
 
-def rollout(machine: Machine, pools: tuple[str, ...], *, say: Callable[[str], None]) -> None:
+def rollout(machine: Machine, pools: tuple[str, ...], *, say: Say) -> None:
     """Restart each process of *pools* (none named: of all), one at a time, the shared pools first.
 
     A process drains, starts, takes work, and holds its lease for `_SETTLED` before the next one.
+    Those that run and that the plan has no seat for, since a scale is over or their pool is gone,
+    drain and end once the others are well: they would go on with the code they began with.
 
     Raises:
-        DeployError: the first that is not well; those behind it run on as they were.
+        DeployError: the app can not be imported, or the broker does not take the units' login, and
+            nothing was restarted; or the first that is not well: those behind it run on as they
+            were.
     """
     settings = machine.settings()
+    running = systemd.running_workers()
     for pool in set(pools) - settings.pools.keys():
-        raise DeployError(f"there is no pool {pool!r}; there are: {', '.join(settings.pools)}")
-    chosen = [one for one in machine.plan().processes if not pools or one.pool in pools]
+        if not systemd.of_pool(running, pool):
+            raise DeployError(f"there is no pool {pool!r}; there are: {', '.join(settings.pools)}")
+    seated = machine.plan().processes
+    chosen = [one for one in seated if not pools or one.pool in pools]
     # A fault of the new build shows first where nobody waits for headroom.
     chosen.sort(key=lambda process: settings.pools[process.pool].purpose == "exclusive")
-    limit = settings.worker.drain_timeout + STOP_SLACK + systemd.START_LIMIT
+    leaving = sorted(running - {one.name for one in seated})
+    if pools:
+        leaving = [name for pool in pools for name in systemd.of_pool(leaving, pool)]
     store = machine.store()
+    _require_ready(machine, store, say)
+    limit = settings.worker.drain_timeout
     for done, process in enumerate(chosen):
-        began = time.monotonic()
-        try:
-            systemd.systemctl("restart", systemd.worker_unit(process.name), within=limit)
-            _await_healthy(store, process.name)
-        except DeployError as error:
-            raise DeployError(
-                f"{process.name} is not well after its restart: {error}; rolled out: {done} of "
-                f"{len(chosen)}, {_left(chosen[done + 1 :])}; see journalctl -u "
-                f"{systemd.worker_unit(process.name)}"
-            ) from error
-        except KeyboardInterrupt:
-            say(f"{process.name}: systemd goes on with its restart; {_left(chosen[done + 1 :])}")
-            raise
-        say(f"{process.name}: restarted and well after {time.monotonic() - began:.1f} s")
+        behind = [one.name for one in chosen[done + 1 :]] + leaving
+        _restart(store, process, limit, f"rolled out: {done} of {len(chosen)}", behind, say)
+    if leaving:
+        say(f"{', '.join(leaving)}: not in the plan of this machine (any more)")
+        machine.drain(leaving, say=say)
 
 
-def _left(behind: Sequence[Process]) -> str:
-    return f"left as they were: {', '.join(one.name for one in behind) or 'none'}"
+def _require_ready(machine: Machine, store: Store, say: Say) -> None:
+    """Try what each worker would meet at its start, while all of the old ones still run.
+
+    Raises:
+        DeployError: one would fail.
+    """
+    site, given = machine.require().site, machine.given()
+    try:
+        code = with_code(site, given).code
+        store.ensure_functions()
+    except (DeployError, BrokerUnavailable) as error:
+        raise DeployError(f"nothing was restarted: {error}") from error
+    if code != given.code:
+        say(f"the code of {site.app} sets other values than when this was installed, which the "
+            "units do not know: agentq deploy install")  # fmt: skip
+
+
+def _restart(
+    store: Store, process: Process, drain: timedelta, so_far: str, behind: Sequence[str], say: Say
+) -> None:
+    """Restart one and return once it is well; errors as `rollout`."""
+    unit, left = systemd.worker_unit(process.name), ", ".join(behind) or "none"
+    say(f"{process.name}: draining, for at most {format_duration(drain)}, then started again")
+    began, since = time.monotonic(), time.time()
+    try:
+        systemd.systemctl("restart", unit, within=drain + STOP_SLACK + systemd.START_LIMIT)
+        _await_healthy(store, process.name)
+    except DeployError as error:
+        said = systemd.last_line(unit, since=since)
+        last = f"; its last line: {said}" if said else ""
+        raise DeployError(
+            f"{process.name} is not well after its restart: {error}{last}; {so_far}, left as they "
+            f"were: {left}; see journalctl -u {unit}"
+        ) from error
+    except KeyboardInterrupt:
+        say(f"{process.name}: systemd goes on with its restart; left as they were: {left}")
+        raise
+    say(f"{process.name}: restarted and well after {time.monotonic() - began:.1f} s")
 
 
 def _await_healthy(store: Store, name: str) -> None:

@@ -8,7 +8,6 @@ from agentq.errors import DeployError
 from agentq.ops.deploy import systemd
 from agentq.ops.deploy.deployment import plan_at
 from agentq.ops.deploy.machine import Machine
-from agentq.ops.deploy.render import STOP_SLACK
 from agentq.ops.deploy.reseat import Seats, require_memory, reseat, seats_of
 
 Say = Callable[[str], None]
@@ -24,38 +23,37 @@ def scale(machine: Machine, wanted: Mapping[str, int], *, say: Say) -> None:
     failed half way, is completed by the same again.
 
     Raises:
-        DeployError: a pool is unknown, a process that stays holds more memory than is left for
-            it, or one does not start or stop; the others have.
+        DeployError: a pool is unknown and nothing of it runs, a process that stays holds more
+            memory than is left for it, or one does not start or stop; the others have.
     """
     before = machine.settings()
+    running = systemd.running_workers()
     for pool in wanted.keys() - before.pools.keys():
-        raise DeployError(f"there is no pool {pool!r}; there are: {', '.join(before.pools)}")
+        if wanted[pool] or not systemd.of_pool(running, pool):
+            raise DeployError(f"there is no pool {pool!r}; there are: {', '.join(before.pools)}")
+    known = {pool: count for pool, count in wanted.items() if pool in before.pools}
     old = seats_of(machine.plan())
-    running = _running()
     record, given = machine.require(), machine.given()
-    plan = plan_at(record.site, given, {**record.processes, **wanted})
+    plan = plan_at(record.site, given, {**record.processes, **known})
     new = seats_of(plan)
     require_memory(old, new)
-    changes = machine.install(record.site, machine.settings(wanted), plan, given)
+    for pool, count in wanted.items():
+        say(f"{pool}: {len(systemd.of_pool(running, pool))} -> {count}")
+    changes = machine.install(record.site, machine.settings(known), plan, given)
     for name in changes.kept:
         say(f"/{name} was edited and is left as it is")
     # What runs counts, not the last plan: that one may have been cut off on its way.
     named = [name for name, one in new.items() if name not in old or one.pool in wanted]
     added = [name for name in named if name not in running]
     stay = {name: seat for name, seat in new.items() if name not in added}
-    left = {*old, *(name for name in running if name.rpartition("-")[0] in wanted)} - new.keys()
+    of_those = {name for pool in wanted for name in systemd.of_pool(running, pool)}
+    left = {*old, *of_those} - new.keys()
     if not left:  # first make room, else first wait for it
         _move(old, stay, say)
     _start(added, say)
-    _drain(sorted(left), machine, say)
+    machine.drain(sorted(left), say=say)
     if left:
         _move(old, stay, say)
-
-
-def _running() -> set[str]:
-    """Return the worker processes that systemd has started or is about to."""
-    units = systemd.show(systemd.loaded_workers())
-    return {unit.instance for unit in units if unit.active not in {"inactive", "failed"}}
 
 
 def _start(names: list[str], say: Say) -> None:
@@ -67,22 +65,6 @@ def _start(names: list[str], say: Say) -> None:
     finally:
         for unit in systemd.show(units):
             say(f"{unit.instance}: {unit.status if unit.active == 'active' else unit.active}")
-
-
-def _drain(names: list[str], machine: Machine, say: Say) -> None:
-    if not names:
-        return
-    units = [systemd.worker_unit(name) for name in names]
-    limit = machine.settings().worker.drain_timeout + 2 * STOP_SLACK
-    systemd.systemctl("stop", *units, within=limit)
-    failed = []
-    for unit in systemd.show(units):
-        how = "drained and stopped" if unit.result == "success" else f"ended by {unit.result}"
-        say(f"{unit.instance}: {how}")
-        if unit.active not in {"inactive", "failed"}:
-            failed.append(unit.instance)
-    if failed:
-        raise DeployError(f"still there: {', '.join(failed)}: systemctl status agentq-worker@*")
 
 
 def _move(old: Seats, new: Seats, say: Say) -> None:

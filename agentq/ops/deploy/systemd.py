@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -52,13 +53,18 @@ def worker_unit(instance: str) -> str:
     return f"agentq-worker@{instance}.service"
 
 
+def runs_here() -> bool:
+    """Whether this machine is run by systemd."""
+    return _RUNNING.is_dir()
+
+
 def require_systemd() -> None:
     """Refuse where this machine is not run by systemd.
 
     Raises:
         DeployError: it is not.
     """
-    if not _RUNNING.is_dir():
+    if not runs_here():
         raise DeployError(
             "this machine is not run by systemd; `agentq up` runs the same processes, and "
             "`agentq deploy render --out DIR` writes the units to read"
@@ -122,6 +128,31 @@ def loaded_workers() -> list[str]:
     """Return the worker units that systemd knows of, running, failed or waiting."""
     text = systemctl("list-units", "--all", "--plain", "--no-legend", "--full", worker_unit("*"))
     return sorted(line.split()[0] for line in text.splitlines() if line.strip())
+
+
+def running_workers() -> set[str]:
+    """Return the worker processes that systemd has started or is about to, as ``shared-3``."""
+    units = show(loaded_workers())
+    return {unit.instance for unit in units if unit.active not in {"inactive", "failed"}}
+
+
+def last_line(unit: str, *, since: float = 0) -> str:
+    """Return what the processes of a unit logged last; "" for nothing, or no journal.
+
+    Args:
+        unit: its name.
+        since: seconds of the wall clock; what is older does not count.
+    """
+    own = (f"_SYSTEMD_UNIT={unit}", f"--since=@{since:.3f}", "--output=cat", "--lines=20")
+    with contextlib.suppress(DeployError):
+        lines = run("journalctl", "--no-pager", "--quiet", *own).split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ""
+
+
+def of_pool(instances: Iterable[str], pool: str) -> list[str]:
+    """Return those of *pool*, sorted."""
+    return sorted(name for name in instances if name.rpartition("-")[0] == pool)
 
 
 def _unit(text: str) -> Unit:

@@ -26,6 +26,7 @@ from agentq.ops.doctor import (
     queues,
     server,
     stock,
+    units,
     workers,
 )
 from agentq.ops.doctor.cli import client
@@ -164,6 +165,7 @@ def _machine(settings: Settings, roots: Roots, *, cpu_steps: bool) -> dict[str, 
         "machine.governor": partial(machine.governor, roots),
         "machine.core_load": partial(machine.core_load, roots),
         "machine.allocator": lambda: machine.allocator(settings),
+        "workers.units": partial(units.units, roots),
     }
 
 

@@ -12,7 +12,8 @@ from agentq.ops.deploy.pools import Process
 
 def process(instance: str, remote: float | None) -> Process:
     return Process(
-        instance=instance, pool="shared", state="active", pid=7, cores=(0, 1), running=3, slots=50,
+        instance=instance, pool="shared", state="active", pid=7, cores=(0, 1), planned=(0, 1),
+        running=3, slots=50,
         cpu_percent=41.6, memory=90 << 20, restarts=0, allocator="jemalloc", status="",
         remote=remote,
     )  # fmt: skip

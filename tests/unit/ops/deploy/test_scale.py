@@ -1,0 +1,40 @@
+"""Which pools may be scaled, where systemd's part is given."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentq.errors import DeployError
+from agentq.ops.deploy import scale, systemd
+from agentq.ops.deploy.deployment import Given, load, plan_at
+from agentq.ops.deploy.machine import Machine
+from tests.unit.ops.deploy.test_deployment import site
+
+NOTHING = Given(plain={}, secret={})
+
+
+def test_a_pool_that_the_settings_no_longer_have_can_be_scaled_to_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, machine = site(tmp_path, {}), Machine(root=tmp_path)
+    machine.install(shop, load(shop, NOTHING, {}), plan_at(shop, NOTHING, {}), NOTHING)
+    asked: list[tuple[str, ...]] = []
+
+    def noted(*words: str, **_: object) -> str:
+        asked.append(words)
+        return ""
+
+    monkeypatch.setattr(systemd, "running_workers", lambda: {"gpu-0", "gpu-1", "shared-0"})
+    monkeypatch.setattr(systemd, "systemctl", noted)
+    monkeypatch.setattr(systemd, "show", lambda _: [])
+    for wanted in ({"gpu": 1}, {"tpu": 0}):
+        with pytest.raises(DeployError, match="there is no pool"):
+            scale.scale(machine, wanted, say=sys.stdout.write)
+    assert asked == []
+    scale.scale(machine, {"gpu": 0}, say=sys.stdout.write)
+    assert asked == [
+        ("stop", "agentq-worker@gpu-0.service", "agentq-worker@gpu-1.service"), ("daemon-reload",)
+    ]  # fmt: skip
