@@ -38,8 +38,8 @@ def load_settings(
 
     Args:
         env: chooses <env>.toml; else AGENTQ_ENV, else ``development``.
-        config_dir: folder of the TOML files; else AGENTQ_CONFIG, else ./config where it has a
-            default.toml, else the files inside the package.
+        config_dir: folder of the TOML files; else AGENTQ_CONFIG, else ./config where it has
+            any, else the files inside the package. One without default.toml adds to theirs.
         overrides: by dotted key: ``{"worker.slots": 100}``; None unsets.
         environ: the environment variables; ``os.environ`` when left out.
 

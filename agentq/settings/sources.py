@@ -48,34 +48,43 @@ def find_config(config_dir: Path | None, environ: Mapping[str, str]) -> Path:
     """Return the folder of TOML files: argument, AGENTQ_CONFIG, ./config, else the wheel's own.
 
     Raises:
-        SettingsError: the folder that was asked for has no default.toml.
+        SettingsError: the folder that was asked for has none.
     """
     asked = config_dir or (Path(named) if (named := environ.get(CONFIG_VARIABLE)) else None)
     if asked is None:
         here = Path("config")
-        return here if (here / "default.toml").is_file() else PACKAGED
-    if not (asked / "default.toml").is_file():
+        return here if has_settings(here) else PACKAGED
+    if not has_settings(asked):
         by = "config_dir" if config_dir else CONFIG_VARIABLE
         raise SettingsError(
-            f"{by} names {asked}, which has no default.toml: copy the project's config/ there,"
-            f" or leave {by} out to use the packaged defaults"
+            f"{by} names {asked}, which has no default.toml and no other: copy the project's"
+            f" config/ there, or leave {by} out to use the packaged defaults"
         )
     return asked
+
+
+def has_settings(folder: Path) -> bool:
+    """Whether *folder* is one of TOML files; default.toml need not be among them."""
+    return any(folder.glob("*.toml"))
 
 
 def read_files(config_dir: Path, env: str) -> Iterator[Given]:
     """Yield what default.toml and <env>.toml say, in this order.
 
+    In a folder that has no default.toml each that is missing is the wheel's.
+
     Raises:
         SettingsError: no such environment; a file cannot be read or is not TOML.
     """
-    yield from _read_toml(config_dir / "default.toml")
-    chosen = config_dir / f"{env}.toml"
+    base = config_dir if (config_dir / "default.toml").is_file() else PACKAGED
+    yield from _read_toml(base / "default.toml")
+    own = config_dir / f"{env}.toml"
+    chosen = own if own.is_file() else base / own.name
     if env == "default" or not (chosen.is_file() or env in _USUAL):
         there = {path.stem for path in config_dir.glob("*.toml")} - {"default"}
         known = ", ".join(sorted(_USUAL | there))
         raise SettingsError(
-            f"env {env!r} is unknown: there is no {_named(chosen)}; known are {known}."
+            f"env {env!r} is unknown: there is no {_named(own)}; known are {known}."
             f" Set {ENV_VARIABLE} to one of them or write that file"
         )
     if chosen.is_file():

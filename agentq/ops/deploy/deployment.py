@@ -19,7 +19,7 @@ from agentq.host.plan import Plan, parse_plan
 from agentq.settings import Settings, explain, load_settings
 from agentq.settings.masking import MASK
 from agentq.settings.schema import known_settings
-from agentq.settings.sources import CONFIG_VARIABLE, PACKAGED, PREFIX, variable_of
+from agentq.settings.sources import CONFIG_VARIABLE, PACKAGED, PREFIX, has_settings, variable_of
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ def load(site: Site, given: Given, processes: Mapping[str, int]) -> Settings:
     own = site.folder / "config"
     named = given.plain.get(CONFIG_VARIABLE)
     return load_settings(
-        config_dir=Path(named) if named else own if (own / "default.toml").is_file() else PACKAGED,
+        config_dir=Path(named) if named else own if has_settings(own) else PACKAGED,
         environ=given.environ,
         overrides={f"pools.{pool}.processes": count for pool, count in processes.items()},
     )

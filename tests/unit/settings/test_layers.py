@@ -60,6 +60,22 @@ def test_config_beside_the_caller_is_read_and_named_relative_to_it(
     assert source(settings, "worker.slots") == "config/default.toml"
 
 
+def test_a_config_of_one_environments_file_adds_to_the_packaged_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/production.toml").write_text("[worker]\nslots = 200\n")
+    monkeypatch.chdir(tmp_path)
+    for environ in ({}, {"AGENTQ_CONFIG": "config"}):
+        settings = load_settings(environ={"AGENTQ_ENV": "production", **environ})
+        assert settings.worker.slots == 200
+        assert source(settings, "worker.slots") == "config/production.toml"
+        assert source(settings, "worker.poll") == "default.toml (in agentq)"
+    assert load_settings(env="test", environ={}).worker.drain_timeout.total_seconds() == 5
+    with pytest.raises(SettingsError, match=r"there is no config/prodution\.toml; known are dev"):
+        load_settings(env="prodution", environ={})
+
+
 def test_packaged_defaults_are_read_where_there_is_no_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

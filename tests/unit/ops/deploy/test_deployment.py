@@ -72,6 +72,13 @@ def test_the_units_are_those_of_the_settings_that_the_code_makes(tmp_path: Path)
     assert 'WORKER__SLOTS="7"' in files["etc/agentq/environment"].text
 
 
+def test_the_units_read_a_project_that_has_one_environments_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/production.toml").write_text("[worker]\nslots = 200\n")
+    given = Given(plain={"AGENTQ_ENV": "production"}, secret={})
+    assert load(replace(SITE, folder=tmp_path), given, {}).worker.slots == 200
+
+
 def test_a_password_in_the_code_is_refused_with_a_way_out(tmp_path: Path) -> None:
     shop = site(tmp_path, {"broker.url": "agentq://u:hunter2@db:6379/0"})
     with pytest.raises(
