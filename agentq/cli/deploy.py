@@ -13,7 +13,7 @@ import typer
 from agentq.cli.options import App, Json
 
 if TYPE_CHECKING:
-    from agentq.ops.deploy.deployment import Site
+    from agentq.ops.deploy.deployment import Given, Site
     from agentq.ops.deploy.install import Changes
     from agentq.ops.deploy.machine import Machine
 
@@ -33,6 +33,10 @@ Python = Annotated[
     typer.Option("--python", help="Of the environment that has both. Default: this one's."),
 ]
 User = Annotated[str | None, typer.Option("--user", help="Who they run as. Default: agentq.")]
+FromShell = Annotated[
+    bool,
+    typer.Option("--from-shell", help="Take this shell's AGENTQ_ variables over installed ones."),
+]
 Root = Annotated[
     Path, typer.Option("--root", help="Write below this folder instead of /, and run nothing.")
 ]
@@ -49,8 +53,8 @@ def render(
     """Write what [bold]install[/bold] would put below / into DIR, to be read; changes nothing else.
 
     The values are those of the settings, the app's code included, and of this machine's placement.
-    AGENTQ_ variables of this shell become those of the units; broker.url, dashboard.broker_url and
-    model.api_key become credentials.
+    AGENTQ_ variables of this shell become those of the units, as at the first installation;
+    broker.url, dashboard.broker_url and model.api_key become credentials.
 
     Example: agentq deploy render --out units -A myproject.flows:aq
     """
@@ -77,6 +81,7 @@ def install(
     python: Python = None,
     user: User = None,
     root: Root = Path("/"),
+    from_shell: FromShell = False,
     as_json: Json = False,
 ) -> None:
     """Put units, settings, user and kernel settings in place; as root. Again, it brings up to date.
@@ -86,18 +91,19 @@ def install(
     also ends what an agentq scale has added. What runs goes over to the cores and the memory limit
     that it has now.
 
+    The first time AGENTQ_ variables of this shell become those of the units. Later they change
+    nothing without [bold]--from-shell[/bold]; in what they differ is said, passwords apart.
+
     Example: agentq deploy install -A myproject.flows:aq
     """
-    from agentq.ops.deploy.deployment import given_by, load, plan_at, with_code
+    from agentq.ops.deploy.deployment import load, plan_at, with_code
     from agentq.ops.deploy.machine import Machine, next_steps
-    from agentq.ops.deploy.render import notes
+    from agentq.ops.deploy.render import notes as rights
     from agentq.ops.deploy.reseat import install_seated
 
     with _allowed(root):
         machine = Machine(root=root)
-        given = given_by(os.environ)
-        if machine.record is not None and not given.environ:
-            given = machine.given()
+        given, notes = _given(machine, from_shell=from_shell)
         site = _site(machine, app, folder, python, user)
         site.require_visible()
         given = with_code(site, given)
@@ -105,8 +111,7 @@ def install(
         plan = plan_at(site, given, {})
         put = install_seated if root == Path("/") else Machine.install
         changes = put(machine, site, settings, plan, given)
-        changes.notes.extend(next_steps(machine))
-    changes.notes.extend(notes(settings, given))
+    changes.notes += [*notes, *rights(settings, given), *next_steps(machine)]
     _report(changes, as_json=as_json)
 
 
@@ -125,6 +130,24 @@ def uninstall(root: Root = Path("/"), as_json: Json = False) -> None:
     _report(changes, as_json=as_json)
     if not as_json and root == Path("/"):
         typer.echo(f"left: data in /var/lib/agentq; user {site.user} (userdel -r {site.user})")
+
+
+def _given(machine: Machine, *, from_shell: bool) -> tuple[Given, list[str]]:
+    """Return the settings that the units get beside their files, and what is to be said of them."""
+    from agentq.ops.deploy.deployment import given_by
+    from agentq.ops.deploy.shell import differences, taken
+
+    shell = given_by(os.environ)
+    if machine.record is None:
+        return shell, []
+    installed = machine.given()
+    differ = differences(installed, shell)
+    if from_shell:
+        return taken(installed, shell), [f"changed: {line}" for line in differ]
+    return installed, [
+        f"left as installed, this shell has another: {line} (--from-shell takes it)"
+        for line in differ
+    ]
 
 
 def _site(

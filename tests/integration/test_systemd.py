@@ -423,7 +423,8 @@ def test_uninstalling_leaves_nothing_but_the_data() -> None:
         machine.run("systemctl", "start", "agentq-broker", SHARED)
         other = {"AGENTQ_DASHBOARD__UNIT": "false", "AGENTQ_POOLS__CRITICAL__PROCESSES": "0"}
         other["AGENTQ_POOLS__SHARED__PROCESSES"] = "2"
-        said = machine.agentq("deploy", "install", "-A", f"{APP}:aq", env=other)
+        said = machine.agentq("deploy", "install", "--from-shell", env=other)
+        assert "note: changed: AGENTQ_DASHBOARD__UNIT: nothing -> false\n" in said
         assert len(os.sched_getaffinity(0)) != 2 or "note: shared-0: now on cores 0" in said, said
         assert [machine.show(unit, "UnitFileState") for unit in LOOKERS] == ["", "disabled"]
         print(machine.agentq("deploy", "uninstall"))

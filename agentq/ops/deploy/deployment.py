@@ -209,9 +209,14 @@ def given_by(environ: Mapping[str, str]) -> Given:
     return Given(plain=plain, secret=secret)
 
 
+def is_address(key: str) -> bool:
+    """Whether a setting is an address that has a password in it."""
+    return key in _PASSWORDS
+
+
 def _is_secret(key: str) -> bool:
     known = known_settings(()).get(key)
-    return key in _PASSWORDS or (known is not None and known.secret)
+    return is_address(key) or (known is not None and known.secret)
 
 
 def _below(path: Path, folder: str) -> bool:
