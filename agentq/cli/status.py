@@ -146,10 +146,11 @@ def _print_stopped(console: Console, found: CellStatus) -> None:
 def _print_workers(console: Console, found: CellStatus) -> None:
     from agentq.cli.tables import plain_table, print_table
     from agentq.host.topology import format_cores
+    from agentq.ops.units_here import start
     from agentq.store.skew import SKEW_SHOWN_MS
 
     if not found.workers:
-        console.print("[bold]Workers[/bold] none: agentq worker --pool shared -A MODULE:NAME")
+        console.print(f"[bold]Workers[/bold] none: {start()}", markup=True)
         return
     console.print("[bold]Workers[/bold]")
     table = plain_table(

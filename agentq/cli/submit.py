@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,6 +55,7 @@ def submit(
     """
     from agentq.clock import parse_duration
     from agentq.ops.application import load_app
+    from agentq.ops.units_here import adopt
 
     value = _value(argument)
     if deadline is not None:
@@ -61,6 +63,7 @@ def submit(
             parse_duration(deadline)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--deadline") from error
+    adopt(os.environ)
     aq = load_app(app, asked=True)
     found = aq.get_flow(flow)
     run = found.submit(value, key=key, deadline=deadline, priority=priority, tenant=tenant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from contextlib import nullcontext, redirect_stdout
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentq.errors import AgentQError, DefinitionError
+from agentq.ops.units_here import adopt
 from agentq.settings import load_settings
 from agentq.store.address import parse
 from agentq.store.client import Store
@@ -64,6 +66,7 @@ def any_app(name: str | None) -> AgentQ:
     Raises:
         DefinitionError: as `load_app`, where one is named.
     """
+    adopt(os.environ)
     from agentq.flows.app import AgentQ  # noqa: PLC0415 -- as below
 
     return load_app(name, asked=True) if name or load_settings().app else AgentQ("agentq")
@@ -91,6 +94,7 @@ def cell_of(name: str | None) -> Store:
         DefinitionError: as `load_app`, where one is named.
         BrokerNotConfigured: no broker is set and no embedded one runs.
     """
+    adopt(os.environ)
     settings = load_settings()
     if name or settings.app:
         return load_app(name, asked=True).store

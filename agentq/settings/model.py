@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Secret
 
 from agentq.errors import BrokerNotConfigured
 from agentq.settings.cell import Blobs, Broker, Dead, Retry, Runs
+from agentq.settings.installed import whose_broker
 from agentq.settings.quantities import (
     Address,
     AppName,
@@ -331,6 +332,6 @@ class Settings(Section):
         if self.broker.url is None and self.env == "production":
             raise BrokerNotConfigured(
                 "production runs on no embedded server: set broker.url in config/production.toml"
-                " or AGENTQ_BROKER__URL=agentq://host:6379/0"
+                f" or AGENTQ_BROKER__URL=agentq://host:6379/0{whose_broker()}"
             )
         return self.broker.url

@@ -28,7 +28,6 @@ from agentq.errors import BrokerUnavailable, FunctionsMissing
 from agentq.store import library, replication, skew, wrong_url
 from agentq.store.address import Address, connect, connect_async
 from agentq.store.calls import Call
-from agentq.store.embedded import SOCKET_NAME
 from agentq.store.keys import Keys
 from agentq.store.replication import replicas_of
 
@@ -102,7 +101,7 @@ def _unreachable(
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         return wrong_url.not_trusted(address, causes)
     if any(isinstance(cause, ConnectionRefusedError | FileNotFoundError) for cause in causes):
-        return _refused(address)
+        return wrong_url.refused(address)
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
         limit = f" within {format_duration(timeout)}" if timeout else ""
         text = f"the broker at {address} did not answer{limit}"
@@ -119,18 +118,6 @@ def _unreachable(
     if what in _SUBMITTING:
         text += "; it may have taken the work all the same: the same key or task id is taken once"
     return text
-
-
-def _refused(address: Address) -> str:
-    if address.service:
-        return (
-            f"the primary {address.service!r} that the Sentinels of {address} name does not "
-            "listen: it is down, or a failover is under way"
-        )
-    nobody = f"nothing listens at {address}"
-    if address.path.endswith(f"/{SOCKET_NAME}"):  # found: broker.url need not be set
-        return f"{nobody}: the embedded server there has ended; `agentq up` starts it"
-    return f"{nobody}: start it, or unset broker.url to use the embedded server of `agentq up`"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -1,4 +1,4 @@
-"""What a broker's URL lacks, where what the server does shows it."""
+"""What a broker's URL lacks, or its server, where what that does shows it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import redis.exceptions
 
+from agentq.settings.installed import has_units
 from agentq.store.address import Address
+from agentq.store.embedded import SOCKET_NAME
 
 NO_REDIS: type[Exception] = redis.exceptions.InvalidResponse
 """An answer in no protocol of Redis': a proxy's page, a TLS alert. As a rule it is over soon, so it
@@ -41,6 +43,22 @@ def no_redis(address: Address, said: BaseException) -> str:
     """Return what is said of an answer that is `NO_REDIS`."""
     hint = _TLS_PORT if _TLS_ALERT in str(said) and address.scheme == "agentq" else ""
     return f"what answers at {address} is no Redis: {said}{hint}"
+
+
+def refused(address: Address) -> str:
+    """Return what it may be where the machine is there and nobody listens."""
+    if address.service:
+        return (
+            f"the primary {address.service!r} that the Sentinels of {address} name does not "
+            "listen: it is down, or a failover is under way"
+        )
+    nobody = f"nothing listens at {address}"
+    if address.path.endswith(f"/{SOCKET_NAME}"):  # found: broker.url need not be set
+        start = "systemctl start agentq-broker" if has_units() else "agentq up"
+        return f"{nobody}: the embedded server there has ended; `{start}` starts it"
+    if has_units():
+        return f"{nobody}: systemctl status redis-server, or valkey-server, on its machine"
+    return f"{nobody}: start it, or unset broker.url to use the embedded server of `agentq up`"
 
 
 def not_trusted(address: Address, causes: Sequence[BaseException]) -> str:

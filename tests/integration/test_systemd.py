@@ -337,6 +337,7 @@ def test_a_rollout_under_load_fails_no_run_and_ends_what_the_plan_no_longer_has(
     units: Installed,
 ) -> None:
     """A scale lasts until the next installation; its limits hold for as long as what it added runs."""
+    assert "at agentq+unix:///var/lib/agentq/b.sock" in units.machine.agentq("status"), "as root"
     assert "shared: 2 -> 3\n" in units.machine.agentq("scale", "shared=3")
     limit = units.machine.show(ADDED, "MemoryMax")
     installed = units.machine.agentq("deploy", "install")

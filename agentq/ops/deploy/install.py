@@ -19,8 +19,8 @@ import orjson
 from agentq.errors import DeployError
 from agentq.ops.deploy.deployment import Site
 from agentq.ops.deploy.render import CREDENTIALS, File
+from agentq.settings.installed import RECORD
 
-RECORD = "etc/agentq/deploy.json"
 _SUFFIX = ".agentq-new"
 _OPEN = 0o005
 

@@ -37,7 +37,7 @@ from agentq.ops.deploy.render import (
 )
 from agentq.ops.worker_process import launch_variables
 from agentq.settings import Settings
-from agentq.settings.sources import CREDENTIAL_PREFIX
+from agentq.settings.sources import CONFIG_VARIABLE, CREDENTIAL_PREFIX, has_settings
 from agentq.store.address import parse
 from agentq.store.client import Store
 
@@ -91,6 +91,13 @@ class Machine:
         """Return the settings as the units have them, with other numbers of *processes*."""
         record = self.require()
         return deployment.load(record.site, self.given(), {**record.processes, **(processes or {})})
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables by which another process has the units' settings."""
+        own = self.require().site.folder / "config"
+        config = {CONFIG_VARIABLE: str(own)} if has_settings(own) else {}
+        broker = {} if self.settings().broker.url else embedded_variables()
+        return {**config, **broker, **self.given().environ}
 
     def store(self) -> Store:
         """Return the cell that the units work for."""

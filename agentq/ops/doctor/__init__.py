@@ -35,6 +35,7 @@ from agentq.ops.doctor.finding import Finding, error, unchecked, warning
 from agentq.ops.doctor.roots import Roots
 from agentq.ops.plan import plan_of
 from agentq.settings import Settings
+from agentq.settings.installed import has_units
 
 if TYPE_CHECKING:
     from agentq.flows.app import AgentQ
@@ -125,7 +126,8 @@ def _facts(aq: AgentQ) -> tuple[Facts | None, list[Finding]]:
         finding = warning if not configured.is_production(aq.settings) else error
         found = finding(
             "broker.reachable", str(failure),
-            why="without a broker nothing is submitted and nothing runs", remedy="agentq up",
+            why="without a broker nothing is submitted and nothing runs",
+            remedy="as root, or with AGENTQ_BROKER__URL" if has_units() else "agentq up",
         )  # fmt: skip
     except AgentQError as failure:
         because = failure

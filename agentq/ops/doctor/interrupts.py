@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from agentq.host.topology import format_cores, parse_cores
 from agentq.ops.doctor.finding import Finding, unchecked, warning
 from agentq.ops.doctor.roots import Roots
+from agentq.ops.units_here import start
 
 _NAMED = 5
 
@@ -17,7 +18,7 @@ def interrupts(
 ) -> Iterator[Finding]:
     """Find interrupts that may come on *worker_cores* while another of *allowed* has no worker."""
     if not worker_cores:
-        yield unchecked("interrupts.affinity", "no worker runs on this machine", remedy="agentq up")
+        yield unchecked("interrupts.affinity", "no worker runs on this machine", remedy=start())
         return
     spare = sorted(set(allowed) - set(worker_cores))
     if not spare:

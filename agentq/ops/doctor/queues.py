@@ -10,6 +10,7 @@ from agentq.ops.doctor.facts import Facts
 from agentq.ops.doctor.finding import Finding, error, note, warning
 from agentq.ops.doctor.machine import FULL
 from agentq.ops.replies import scored
+from agentq.ops.units_here import start
 from agentq.store.client import Store
 
 OLD = timedelta(minutes=5)
@@ -129,7 +130,7 @@ def delayed(store: Store, facts: Facts) -> Iterator[Finding]:
                 "queues.delayed",
                 f"delayed work is overdue for {_said(late)}",
                 why="workers bring it back into its queue: none that lives does",
-                remedy="agentq up, or agentq worker --pool NAME -A module:attribute",
+                remedy=start(),
             )
 
 

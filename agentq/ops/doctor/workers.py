@@ -14,6 +14,8 @@ from agentq.host.topology import format_cores
 from agentq.ops.doctor.facts import Facts
 from agentq.ops.doctor.finding import Finding, error, note, unchecked, warning
 from agentq.ops.doctor.roots import Roots
+from agentq.ops.units_here import start
+from agentq.settings.installed import has_units
 from agentq.store.skew import SKEW_SHOWN_MS
 
 
@@ -29,7 +31,7 @@ def alive(facts: Facts) -> Iterator[Finding]:
             f"lease {-worker.lease_ms / 1000:.0f} s ago with {worker.running} steps",
             why="they start elsewhere once a living worker of any pool sweeps"
             + ("" if up else ": there is none"),
-            remedy="agentq up, or systemctl status 'agentq-worker@*' on that machine",
+            remedy=f"on its machine: {start()}",
         )
     waiting = {queue.pool for queue in cell.queues if queue.waiting}
     wanted = {name for name, pool in pools.items() if pool.processes}
@@ -39,7 +41,7 @@ def alive(facts: Facts) -> Iterator[Finding]:
             "workers.pool", f"no worker serves pool {name}"
             + (", and work waits in it" if name in waiting else ""),
             why="its steps wait until one does, or until their deadline",
-            remedy=f"agentq worker --pool {name} -A module:attribute, or agentq up",
+            remedy=start(name),
         )  # fmt: skip
 
 
@@ -56,7 +58,8 @@ def builds(facts: Facts) -> Iterator[Finding]:
             f"this command is {build()}; workers are {listed}",
             why="a roll-out passes through this; left so, a step may wait parked for a worker that "
             "has its code",
-            remedy="restart the workers that were left behind: agentq up, or systemctl restart",
+            remedy="restart the workers that were left behind: "
+            + ("agentq rollout" if has_units() else "agentq up"),
         )
 
 

@@ -14,9 +14,10 @@ import pytest
 
 from agentq.errors import DeployError
 from agentq.ops.deploy.deployment import Given, Site, load
-from agentq.ops.deploy.install import RECORD, Changes, install, read_record, uninstall
+from agentq.ops.deploy.install import Changes, install, read_record, uninstall
 from agentq.ops.deploy.machine import Machine
 from agentq.ops.deploy.render import File
+from agentq.settings.installed import RECORD
 from tests.unit.ops.deploy.plans import plan_of, planned
 
 SITE = Site(app="shop:aq", folder=Path("/opt/shop"), python=Path("/usr/bin/python3"))
