@@ -38,6 +38,7 @@ _SENTINEL_SECONDS = 1.0
 _TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _ASYNC_CONNECTIONS = 10_000
 """Each coroutine that waits for a run's end blocks a connection of its own."""
+_LOOPBACK = ("127.", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,16 @@ class Address:
             return f"{self.scheme}://{self.path}"
         hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
         return f"{self.scheme}://{hosts}/{self.service or self.db}"
+
+    @property
+    def local(self) -> bool:
+        """Whether the server is on this machine, as far as this tells."""
+        return self.scheme == "agentq+unix" or all(is_loopback(host) for host, _ in self.hosts)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches *host*."""
+    return host.startswith(_LOOPBACK)
 
 
 def parse(url: str, *, cell: str = "main") -> Address:

@@ -13,12 +13,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from agentq.clock import format_duration
-from agentq.errors import DeployError
+from agentq.errors import DeployError, SettingsError
 from agentq.host.limits import OPEN_FILES
 from agentq.host.plan import Plan, Process
 from agentq.ops.deploy.deployment import STATE, Given, Site
 from agentq.settings import Settings
 from agentq.settings.sources import CREDENTIAL_PREFIX, variable_of
+from agentq.store.address import parse
 from agentq.store.embedded import EmbeddedServer
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -35,6 +36,11 @@ WATCHDOG_SLACK = timedelta(seconds=2)
 OPTIONAL = ("agentq-dashboard.service", "agentq-metrics.service")
 """What the target has where it is enabled."""
 STOP_SLACK = timedelta(seconds=10)
+_OVERCOMMIT = """
+# The broker is on this machine, and forks to rewrite its file: where the kernel must have all its
+# memory twice, which it may think with 0 and does with 2, that is refused, and the file grows until
+# the disk is full. The server's log asks for this; not measured, since it is the whole machine's.
+vm.overcommit_memory = 1"""
 _WEIGHT = {"exclusive": 800, "shared": 100}
 _OOM_SCORE = {"exclusive": 0, "shared": 300}
 _HIGH_PERCENT = 90
@@ -68,7 +74,8 @@ def render(
     embedded = settings.require_broker() is None
     services = _services(site, settings, plan, given, embedded=embedded)
     workers = [_instance(one, settings, allocators[one.pool]) for one in plan.processes]
-    return dict(sorted([*services, *workers, *_machine(site, plan, given)]))
+    here = _broker_is_here(settings)
+    return dict(sorted([*services, *workers, *_machine(site, plan, given, broker_here=here)]))
 
 
 def notes(settings: Settings, given: Given) -> list[str]:
@@ -211,7 +218,15 @@ def _numa(node: int | None) -> str:
     return f"NUMAPolicy=bind\nNUMAMask={node}" if node is not None else ""
 
 
-def _machine(site: Site, plan: Plan, given: Given) -> list[Rendered]:
+def _broker_is_here(settings: Settings) -> bool:
+    try:
+        return settings.broker.url is None or parse(settings.broker.url).local
+    except SettingsError:  # Celery's own transport
+        return False
+
+
+def _machine(site: Site, plan: Plan, given: Given, *, broker_here: bool) -> list[Rendered]:
+    memory = _OVERCOMMIT if broker_here else ""
     user = {"USER": site.user}
     secrets = [
         (_credential(key), File(text=value, mode=0o600)) for key, value in given.secret.items()
@@ -223,7 +238,7 @@ def _machine(site: Site, plan: Plan, given: Given) -> list[Rendered]:
         ("etc/sysusers.d/agentq.conf", _filled("sysusers.conf", user)),
         ("etc/tmpfiles.d/agentq.conf", _filled("tmpfiles.conf", user)),
         ("etc/security/limits.d/agentq.conf", _filled("limits.conf", user)),
-        ("etc/sysctl.d/60-agentq.conf", _filled("sysctl.conf", {})),
+        ("etc/sysctl.d/60-agentq.conf", _filled("sysctl.conf", {"BROKER": memory})),
         *secrets,
     ]
 

@@ -16,6 +16,7 @@ from agentq.clock import format_duration
 from agentq.extras import pip_install
 from agentq.ops.doctor.finding import Finding, error, note, unchecked, warning
 from agentq.settings.sources import CRASH_VARIABLE
+from agentq.store.address import is_loopback
 
 if TYPE_CHECKING:
     from agentq.settings import Settings
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 SHORTEST_LEASE = timedelta(seconds=2)
 """A fork of the broker or a pause of the machine takes hundreds of milliseconds."""
 
-_LOOPBACK = ("127.", "localhost", "::1")
 _SLOW_HANDLERS = (
     logging.FileHandler,
     logging.handlers.SocketHandler,
@@ -37,11 +37,6 @@ _SLOW_HANDLERS = (
 def is_production(settings: Settings) -> bool:
     """Whether these are the settings of production."""
     return settings.env == "production"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches *host*."""
-    return host.startswith(_LOOPBACK)
 
 
 def leases(settings: Settings) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentq.ops.doctor.configured import is_loopback, is_production
+from agentq.ops.doctor.configured import is_production
 from agentq.ops.replies import facts, pairs
 from agentq.ops.status import CellStatus, read_status
 
@@ -68,6 +68,5 @@ def read_facts(store: Store, settings: Settings) -> Facts:
         info=facts(info),
         config=pairs(config),
         cell=read_status(store),
-        local=address.scheme == "agentq+unix"
-        or all(is_loopback(host) for host, _ in address.hosts),
+        local=address.local,
     )

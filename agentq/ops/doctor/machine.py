@@ -72,7 +72,7 @@ def overcommit(roots: Roots) -> Iterator[Finding]:
             f"vm.overcommit_memory is {mode}",
             why="to rewrite its append-only file the server forks; with little memory free the "
             "kernel may refuse that, and the file grows until the disk is full",
-            remedy="sysctl -w vm.overcommit_memory=1",
+            remedy="echo vm.overcommit_memory=1 > /etc/sysctl.d/60-redis.conf && sysctl --system",
         )
 
 

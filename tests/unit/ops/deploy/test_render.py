@@ -105,6 +105,19 @@ def test_the_broker_has_the_plans_cores_and_node_and_workers_read_theirs_from_it
     assert " --plan /etc/agentq/plan.json " in values(files[WORKER], "ExecStart")[0]
 
 
+@pytest.mark.parametrize(
+    ("url", "lines"),
+    [
+        (None, ["1"]), ("agentq+unix:///run/redis/redis.sock", ["1"]), ("agentq://127.0.0.1/0", ["1"]),
+        ("agentq+tls://broker.internal/0", []), ("redis://127.0.0.1/0", []),
+    ],
+)  # fmt: skip
+def test_the_kernel_lets_a_server_of_this_machine_fork(url: str | None, lines: list[str]) -> None:
+    found = rendered(broker__url=url)["etc/sysctl.d/60-agentq.conf"]
+    assert values(found, "vm.overcommit_memory ") == [f" {line}" for line in lines]
+    assert values(found, "net.core.somaxconn ") == [" 4096"]
+
+
 def test_critical_goes_first_and_is_ended_last() -> None:
     files = rendered()
     slices = [files[f"etc/systemd/system/agentq-{pool}.slice"] for pool in ("critical", "shared")]
