@@ -14,8 +14,10 @@ def rollout(
 ) -> None:
     """Restart the worker units of this machine one after the other; as root.
 
-    Each drains, starts, takes work and keeps its lease before the next one; shared pools go first.
-    It stops at the first that is not well, and says so: exit code 1.
+    Nothing is stopped unless the app can be imported and the broker takes the units' login. Each
+    drains, starts, takes work and keeps its lease before the next one; shared pools go first. It
+    stops at the first that is not well, and says so: exit code 1. What the plan no longer has, as
+    an agentq scale is over, drains and ends last.
 
     Example: agentq deploy install && agentq rollout
     """

@@ -147,10 +147,9 @@ def _print_workers(console: Console, found: CellStatus) -> None:
     from agentq.cli.tables import plain_table, print_table
     from agentq.host.topology import format_cores
     from agentq.ops.units_here import start
-    from agentq.store.skew import SKEW_SHOWN_MS
 
     if not found.workers:
-        console.print(f"[bold]Workers[/bold] none: {start()}", markup=True)
+        console.print(f"[bold]Workers[/bold] none: {start()}")
         return
     console.print("[bold]Workers[/bold]")
     table = plain_table(
@@ -173,6 +172,16 @@ def _print_workers(console: Console, found: CellStatus) -> None:
             f"{worker.memory / 2**20:.0f} MB", worker.allocator.partition(" ")[0], lease,
         )  # fmt: skip
     print_table(console, table)
+    _print_troubles(console, found)
+
+
+def _print_troubles(console: Console, found: CellStatus) -> None:
+    """Print what is to be said of single workers."""
+    from agentq.store.skew import SKEW_SHOWN_MS
+
+    builds = {worker.build for worker in found.workers if worker.state == "up"}
+    for worker in found.workers if len(builds) > 1 else ():
+        console.print(f"  [yellow]build[/yellow] of {worker.name}: {worker.build or 'not said'}")
     for worker in found.workers:
         if worker.state == "stalled":
             console.print(

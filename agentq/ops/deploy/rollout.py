@@ -13,7 +13,7 @@ from agentq.host.plan import Process
 from agentq.ops.deploy import systemd
 from agentq.ops.deploy.deployment import with_code
 from agentq.ops.deploy.machine import Machine
-from agentq.ops.deploy.render import STOP_SLACK
+from agentq.ops.deploy.render import OPTIONAL, STOP_SLACK
 from agentq.ops.status import read_status
 from agentq.store.client import Store
 
@@ -30,7 +30,8 @@ def rollout(machine: Machine, pools: tuple[str, ...], *, say: Say) -> None:
 
     A process drains, starts, takes work, and holds its lease for `_SETTLED` before the next one.
     Those that run and that the plan has no seat for, since a scale is over or their pool is gone,
-    drain and end once the others are well: they would go on with the code they began with.
+    drain and end once the others are well: they would go on with the code they began with. With all
+    pools, dashboard and metrics are started again too.
 
     Raises:
         DeployError: the app can not be imported, or the broker does not take the units' login, and
@@ -58,6 +59,9 @@ def rollout(machine: Machine, pools: tuple[str, ...], *, say: Say) -> None:
     if leaving:
         say(f"{', '.join(leaving)}: not in the plan of this machine (any more)")
         machine.drain(leaving, say=say)
+    if not pools:
+        # Nobody waits for what only looks, nor for its start.
+        systemd.systemctl("try-restart", "--no-block", *OPTIONAL)
 
 
 def _require_ready(machine: Machine, store: Store, say: Say) -> None:
