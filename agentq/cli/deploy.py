@@ -119,7 +119,7 @@ def install(
 def uninstall(root: Root = Path("/"), as_json: Json = False) -> None:
     """Stop all in order and remove what install has written; as root.
 
-    What was edited, the data in /var/lib/agentq and the user stay, and are said.
+    What was edited or put beside it, the data in /var/lib/agentq and the user stay, and are said.
     """
     from agentq.ops.deploy.machine import Machine
 
@@ -130,6 +130,7 @@ def uninstall(root: Root = Path("/"), as_json: Json = False) -> None:
     _report(changes, as_json=as_json)
     if not as_json and root == Path("/"):
         typer.echo(f"left: data in /var/lib/agentq; user {site.user} (userdel -r {site.user})")
+        typer.echo("left: the kernel settings, until the next boot")
 
 
 def _given(machine: Machine, *, from_shell: bool) -> tuple[Given, list[str]]:

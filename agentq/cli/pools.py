@@ -55,7 +55,7 @@ def _print(found: list[Process]) -> None:
     heads = ("process", "state", "cores", ">running", ">load", ">memory", ">restarts", "allocator")
     table = plain_table(*heads, *([">remote"] if several else []), *(["build"] if mixed else []))
     for one in found:
-        running = f"{one.running} of {one.slots}" if one.slots is not None else "-"
+        running = f"{one.running} of {one.slots}" if one.slots else "-"
         load = f"{one.cpu_percent:.0f} %" if one.cpu_percent is not None else "-"
         memory = f"{one.memory / 2**20:.0f} MB" if one.memory is not None else "-"
         table.add_row(

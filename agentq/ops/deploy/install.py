@@ -136,6 +136,9 @@ def uninstall(root: Path) -> Changes:
     changes = _compare(root, {}, record.hashes if record else {})
     for name in (*changes.removed, RECORD):
         _remove(root, name)
+    there = [*(root / RECORD).parent.rglob("*"), *root.glob("etc/systemd/system/agentq*.d/*")]
+    left = {str(path.relative_to(root)) for path in there if path.is_file()} - {*changes.kept}
+    changes.notes += [f"left, since it is not of our writing: /{name}" for name in sorted(left)]
     return changes
 
 

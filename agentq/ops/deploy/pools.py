@@ -39,6 +39,7 @@ class Process:
     running: int | None
     """Steps; None: it holds no lease."""
     slots: int | None
+    """0: it has not said yet, or takes no more."""
     cpu_percent: float | None
     """Of one core, with its children, over half a second; None: no process."""
     memory: int | None

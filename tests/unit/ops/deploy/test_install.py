@@ -92,6 +92,17 @@ def test_uninstalling_leaves_nothing(tmp_path: Path) -> None:
     assert left == []
 
 
+def test_uninstalling_names_what_others_have_put_beside_it(tmp_path: Path) -> None:
+    put(tmp_path)
+    mine = ["etc/agentq/ca.crt", f"{UNIT}.d/override.conf"]
+    for name in mine:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("mine\n")
+    said = uninstall(tmp_path).notes
+    assert said == [f"left, since it is not of our writing: /{name}" for name in mine]
+    assert all((tmp_path / name).exists() for name in mine)
+
+
 class Cut(BaseException):
     """What ends an installation where it stands; nothing catches it."""
 
