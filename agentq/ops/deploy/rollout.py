@@ -59,9 +59,10 @@ def rollout(machine: Machine, pools: tuple[str, ...], *, say: Say) -> None:
     if leaving:
         say(f"{', '.join(leaving)}: not in the plan of this machine (any more)")
         machine.drain(leaving, say=say)
-    if not pools:
-        # Nobody waits for what only looks, nor for its start.
-        systemd.systemctl("try-restart", "--no-block", *OPTIONAL)
+    looking = [] if pools else [one.name for one in systemd.show(OPTIONAL) if one.pid]
+    if looking:  # for which nobody waits
+        systemd.systemctl("restart", "--no-block", *looking)
+        say(f"{', '.join(looking)}: told to start again")
 
 
 def _require_ready(machine: Machine, store: Store, say: Say) -> None:
