@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 3
-local REVISION, DIGEST = 3, 'fc9691c862983804'
+local REVISION, DIGEST = 3, '2b4cfefd39261465'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -383,6 +383,16 @@ local function event(P, run, kind, data)
   redis.call('XADD', P .. 'run:' .. run .. ':ev', 'MAXLEN', '~', EVENTS_KEPT, '*', 'e', kind, 'd', data)
 end
 
+local COUNTED = 5000 -- fields of `counts`; of names beyond them nothing is counted
+
+-- Counts what metrics are asked for: once a run, or for what is rare. A field is "<kind>:<name>|<what>".
+local function count(P, field)
+  local key = P .. 'counts'
+  if redis.call('HINCRBY', key, field, 1) == 1 and redis.call('HLEN', key) > COUNTED then
+    redis.call('HDEL', key, field)
+  end
+end
+
 -- Reads what a run's end and a completion ask of it, once for both: {state, deadline, tenant, budget}.
 local function read_run(P, run)
   local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline', 'tenant', 'budget')
@@ -402,6 +412,8 @@ local function end_run(P, run, state, data, keep, now, kind, last, record)
     redis.call('HDEL', P .. 'tenants', record[3])
   end
   redis.call('HSET', key, 'state', state, 'ended', now, 'result', data)
+  local flow = string.match(redis.call('HGET', key, 'record') or '', '^{"flow":"([^"\\]+)"')
+  if flow then count(P, 'run:' .. flow .. '|' .. state) end
   if record[2] ~= '0' then redis.call('ZREM', P .. 'due', run) end
   if redis.call('EXISTS', P .. 'delayed:r:' .. run, key .. ':joins') > 0 then redis.call('SADD', P .. 'ended', run) end
   if kind then
@@ -862,6 +874,7 @@ local function give_back(P, lane, stream, pending, charge, suspect, limit, keep,
   local f = fields_of(found[1])
   local attempts, suspected = f.a + charge, f.s + suspect
   local pool, name = string.match(lane, '^(.-):(.*)$')
+  if charge + suspect > 0 then count(P, 'step:' .. step_of(f) .. '|lost') end
   if f.r ~= '' and charge + suspect > 0 then tell_lost(P, f, pending, charge, attempts, limit, now) end
   -- What has no run and no join may stand in a chain or chord that only its header knows: it is
   -- handed out once more, for a worker to fail it as Celery does. Past that it is given up here.
