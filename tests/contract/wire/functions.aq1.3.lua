@@ -1,6 +1,6 @@
 #!lua name=aq1
 -- revision 3
-local REVISION, DIGEST = 3, '2b4cfefd39261465'
+local REVISION, DIGEST = 3, 'a16b5ef6ac9d7eb5'
 -- What the functions share: the clock, the queues, and how a message gets into them.
 --
 -- A message is {pool, lane, due_ms, id, run, join, headers, body}:
@@ -393,9 +393,9 @@ local function count(P, field)
   end
 end
 
--- Reads what a run's end and a completion ask of it, once for both: {state, deadline, tenant, budget}.
+-- Reads what a run's end and a completion ask of it, once for both: {state, deadline, tenant, budget, record}.
 local function read_run(P, run)
-  local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline', 'tenant', 'budget')
+  local record = redis.call('HMGET', P .. 'run:' .. run, 'state', 'deadline', 'tenant', 'budget', 'record')
   record.run = run
   return record
 end
@@ -412,7 +412,7 @@ local function end_run(P, run, state, data, keep, now, kind, last, record)
     redis.call('HDEL', P .. 'tenants', record[3])
   end
   redis.call('HSET', key, 'state', state, 'ended', now, 'result', data)
-  local flow = string.match(redis.call('HGET', key, 'record') or '', '^{"flow":"([^"\\]+)"')
+  local flow = string.match(record[5] or '', '^{"flow":"([^"\\]+)"')
   if flow then count(P, 'run:' .. flow .. '|' .. state) end
   if record[2] ~= '0' then redis.call('ZREM', P .. 'due', run) end
   if redis.call('EXISTS', P .. 'delayed:r:' .. run, key .. ':joins') > 0 then redis.call('SADD', P .. 'ended', run) end
