@@ -101,7 +101,7 @@ def reseat(old: Seats, new: Seats) -> list[str]:
         elif (now := cores_of(unit.pid)) != before[name]:
             was = format_cores(before[name])
             said.append(f"{name}: now on cores {format_cores(now)}, was on {was}")
-        said += _later(old.get(name, seat), seat)
+        said += [*_limit(old.get(name, seat), seat), *_later(old.get(name, seat), seat)]
     return said
 
 
@@ -125,6 +125,12 @@ def _stays(unit: systemd.Unit, new: Process) -> str:
         f"{new.name}: stays on cores {format_cores(cores_of(unit.pid))}, did not answer; on "
         f"{format_cores(new.all_cores)} from its next start on: agentq rollout {new.pool}"
     )
+
+
+def _limit(old: Process, new: Process) -> list[str]:
+    """Return a line on the limit that systemd changes while it runs; none where it stays."""
+    was, is_ = old.memory_bytes >> 20, new.memory_bytes >> 20
+    return [f"{new.name}: memory limit {was} MB -> {is_} MB, from now on"] if was != is_ else []
 
 
 def _later(old: Process, new: Process) -> list[str]:
