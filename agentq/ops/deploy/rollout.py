@@ -73,8 +73,8 @@ def _require_ready(machine: Machine, store: Store, say: Say) -> None:
     """
     site, given = machine.require().site, machine.given()
     try:
-        code = with_code(site, given).code
         store.ensure_functions()
+        code = with_code(site, given).code
     except (DeployError, BrokerUnavailable) as error:
         raise DeployError(f"nothing was restarted: {error}") from error
     if code != given.code:

@@ -9,8 +9,9 @@ import pytest
 
 from agentq.errors import DeployError
 from agentq.ops.deploy import scale, systemd
-from agentq.ops.deploy.deployment import Given, load, plan_at
+from agentq.ops.deploy.deployment import Given, load
 from agentq.ops.deploy.machine import Machine
+from tests.unit.ops.deploy.plans import plan_of, planned
 from tests.unit.ops.deploy.test_deployment import site
 
 NOTHING = Given(plain={}, secret={})
@@ -20,7 +21,8 @@ def test_a_pool_that_the_settings_no_longer_have_can_be_scaled_to_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop, machine = site(tmp_path, {}), Machine(root=tmp_path)
-    machine.install(shop, load(shop, NOTHING, {}), plan_at(shop, NOTHING, {}), NOTHING)
+    plan = plan_of(planned("critical", (0,)), planned("shared", (1,)))
+    machine.install(shop, load(shop, NOTHING, {}), plan, NOTHING)
     asked: list[tuple[str, ...]] = []
 
     def noted(*words: str, **_: object) -> str:
