@@ -24,8 +24,8 @@ def pools(check: Check = False, as_json: Json = False) -> None:
     Cores are what the kernel has, children included, with the plan's where they are others. Load is
     percent of one core, children included, over half a second. Remote, with several memory nodes,
     is the share of the memory that is on other nodes than the cores. As root: others do not see all
-    of it. Builds are shown where they differ. What is not in the plan, since a scale or its pool is
-    over, runs on with the code that it began with: agentq rollout ends it.
+    of it. Up is for how long it runs, with the code as it was then; builds are shown where they
+    differ. What is not in the plan, since a scale or its pool is over, agentq rollout ends.
 
     Example: agentq pools --json | jq '.[] | select(.restarts > 0)'
     """
@@ -48,18 +48,21 @@ def pools(check: Check = False, as_json: Json = False) -> None:
 
 
 def _print(found: list[Process]) -> None:
+    from agentq.cli.show_run import seconds
     from agentq.cli.tables import plain_console, plain_table, print_table
 
     several = any(one.remote is not None for one in found)  # nodes, which few machines have
     mixed = len({one.build for one in found if one.build}) > 1
-    heads = ("process", "state", "cores", ">running", ">load", ">memory", ">restarts", "allocator")
-    table = plain_table(*heads, *([">remote"] if several else []), *(["build"] if mixed else []))
+    heads = ["process", "state", "cores", ">running", ">load", ">memory", ">up", ">restarts"]
+    heads += ["allocator", *([">remote"] if several else []), *(["build"] if mixed else [])]
+    table = plain_table(*heads)
     for one in found:
         running = f"{one.running} of {one.slots}" if one.slots else "-"
         load = f"{one.cpu_percent:.0f} %" if one.cpu_percent is not None else "-"
         memory = f"{one.memory / 2**20:.0f} MB" if one.memory is not None else "-"
+        up = seconds(one.up_s * 1000) if one.up_s is not None else "-"
         table.add_row(
-            one.instance, one.state, _cores(one), running, load, memory,
+            one.instance, one.state, _cores(one), running, load, memory, up,
             str(one.restarts), one.allocator or "-",
             *([f"{one.remote:.0%}" if one.remote is not None else "-"] if several else []),
             *([one.build or "-"] if mixed else []),

@@ -393,6 +393,7 @@ def test_pools_shows_each_unit_with_what_it_does(units: Installed) -> None:
     assert shown["shared-0"]["memory"] > 1 << 20
     assert shown["shared-0"]["pid"] == int(units.pid(SHARED))
     assert all(one["cores"] == one["planned"] for one in shown.values())
+    assert all(0 < one["up_s"] < 300 for one in shown.values())
     run.cancel()
 
 

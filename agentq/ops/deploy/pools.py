@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from agentq.errors import BrokerUnavailable, PlatformUnsupported, SettingsError
 from agentq.host.affinity import effective
 from agentq.host.numa import at_home
-from agentq.host.process import descendants, usage
+from agentq.host.process import began, descendants, usage
 from agentq.ops.deploy import systemd
 from agentq.ops.deploy.machine import Machine
 from agentq.ops.deploy.systemd import worker_unit
@@ -48,6 +49,8 @@ class Process:
     allocator: str
     """What serves malloc there, as it says; "" where it holds no lease."""
     status: str
+    up_s: float | None = None
+    """For how long its process has lived, with the code that it then began with; None: none."""
     build: str = ""
     """agentq's version there and that of its functions, as it says; "" where it holds no lease."""
     remote: float | None = None
@@ -121,6 +124,7 @@ def _process(
         restarts=unit.restarts,
         allocator=worker.allocator if worker else "",
         status=unit.status,
+        up_s=_lifetime(unit.pid),
         build=worker.build if worker else "",
         remote=_remote(unit.pid),
     )
@@ -146,6 +150,12 @@ def _cpu_seconds(pid: int) -> float | None:
         return usage(pid).cpu_seconds
     except ProcessLookupError:
         return None
+
+
+def _lifetime(pid: int) -> float | None:
+    if not pid or (ticks := began(pid)) is None:
+        return None
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _remote(pid: int) -> float | None:

@@ -17,7 +17,7 @@ def process(instance: str, remote: float | None) -> Process:
         instance=instance, pool="shared", state="active", pid=7, cores=(0, 1), planned=(0, 1),
         running=3, slots=50,
         cpu_percent=41.6, memory=90 << 20, restarts=0, allocator="jemalloc", status="",
-        remote=remote,
+        remote=remote, up_s=125.0,
     )  # fmt: skip
 
 
@@ -31,7 +31,8 @@ def test_the_share_of_remote_memory_is_shown_where_there_are_several_nodes(
     monkeypatch.setattr(systemd, "require_systemd", lambda: None)
     monkeypatch.setattr(pools, "read_pools", lambda _: found)
     lines = [line.split() for line in CliRunner().invoke(app, ["pools"]).stdout.splitlines()]
-    first = ["shared-0", "active", "0-1", "3", "of", "50", "42", "%", "90", "MB", "0", "jemalloc"]
+    first = ["shared-0", "active", "0-1", "3", "of", "50", "42", "%", "90", "MB"]
+    first += ["2", "min", "5", "s", "0", "jemalloc"]
     assert lines[1][: len(first)] == first
     assert [line[-1] for line in lines] == (shown or ["allocator", "jemalloc", "jemalloc"])
 
