@@ -43,8 +43,7 @@ WORKER = "agentq-worker@.service"
 if PROGRAM is not None:
     SETTINGS["AGENTQ_EMBEDDED__SERVER"] = str(PROGRAM)
 AS_CREDENTIAL = (
-    "UnsetEnvironment=AGENTQ_BROKER__URL\n"
-    "LoadCredential=agentq.broker.url:/etc/agentq/credentials/agentq.broker.url\n"
+    "UnsetEnvironment=AGENTQ_BROKER__URL\nLoadCredential=agentq.broker.url:/etc/broker.url\n"
 )
 """The embedded broker's URL as that of any other one comes to a worker: ExecStopPost= has it not."""
 CRITICAL, SHARED = "agentq-worker@critical-0.service", "agentq-worker@shared-0.service"
@@ -157,8 +156,8 @@ def running() -> Iterator[Installed]:
             own = machine.outside(f"/etc/systemd/system/{WORKER}.d/90-test.conf")
             own.parent.mkdir()
             own.write_text(f"[Service]\nReadWritePaths=/shared\n{AS_CREDENTIAL}")
-            secret = machine.outside("/etc/agentq/credentials/agentq.broker.url")
-            secret.parent.mkdir(parents=True)
+            # Not below /etc/agentq: `deploy` would take it for what is installed.
+            secret = machine.outside("/etc/broker.url")
             secret.write_text("agentq+unix:///var/lib/agentq/b.sock")
             secret.chmod(0o600)
             machine.agentq("deploy", "install", "-A", f"{APP}:aq", env=SETTINGS)
