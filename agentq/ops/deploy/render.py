@@ -43,7 +43,12 @@ _OVERCOMMIT = """
 vm.overcommit_memory = 1"""
 _WEIGHT = {"exclusive": 800, "shared": 100}
 _OOM_SCORE = {"exclusive": 0, "shared": 300}
-_HIGH_PERCENT = 90
+_SLOWED_PERCENT, _SLOWED_BYTES = 2, 64 << 20
+"""How far below MemoryMax the kernel begins to slow a process down; the less of both.
+
+At 10 % a step that grew was slowed for half a minute: its loop stood still, and the watchdog ended
+as a hang what was a want of memory (`tests/fault/test_numa_machine.py` has such a step).
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +194,7 @@ def _instance(process: Process, settings: Settings, allocator: Mapping[str, str]
         "REASON": process.reason,
         "CORES": _cores(process.all_cores),
         "NUMA": _numa(process.node),
-        "MEMORY_HIGH": str(process.memory_bytes * _HIGH_PERCENT // 100),
+        "MEMORY_HIGH": str(_memory_high(process.memory_bytes)),
         "MEMORY_MAX": str(process.memory_bytes),
         "CPU_QUOTA": f"CPUQuota={pool.cpu_quota}%" if pool.cpu_quota else "",
         "NICE": f"Nice={pool.nice}" if pool.nice is not None else "",
@@ -201,6 +206,10 @@ def _instance(process: Process, settings: Settings, allocator: Mapping[str, str]
         "ALLOCATOR": "\n".join(_assignment(*pair) for pair in allocator.items()),
     }
     return _unit("agentq-worker@INSTANCE.conf", values, to=_SEAT.format(process.name))
+
+
+def _memory_high(most: int) -> int:
+    return most - min(most * _SLOWED_PERCENT // 100, _SLOWED_BYTES)
 
 
 def _broker_seat(plan: Plan) -> Rendered:

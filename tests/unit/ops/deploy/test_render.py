@@ -86,7 +86,7 @@ def test_a_seat_has_its_cores_node_memory_quota_and_allocator() -> None:
     assert values(seat, "CPUAffinity") == ["", "2"]
     assert (values(seat, "NUMAPolicy"), values(seat, "NUMAMask")) == (["bind"], ["1"])
     assert values(seat, "MemoryMax") == [str(1 << 30)]
-    assert values(seat, "MemoryHigh") == [str((1 << 30) * 9 // 10)]
+    assert values(seat, "MemoryHigh") == [str((1 << 30) - (1 << 30) // 50)]
     assert values(seat, "CPUQuota") == ["50%"]
     assert values(seat, "Nice") == ["5"]
     assert (values(seat, "LimitNOFILE"), values(seat, "TasksMax")) == (["70000"], ["300"])
