@@ -4,8 +4,7 @@
 # make fault [ARGS=...]     the fault matrix in its long form, about an hour (--row 4, --times 3, --server redis)
 # make model [ARGS=...]     the functions' model in its long form
 # make soak [HOURS=1]       work under kills, restarts, standstills and lost replies, and what is lost of it
-# make numa [KERNEL=/]      the units on an emulated machine of two memory nodes and control groups v2, ten
-#                           minutes; it says which packages it needs
+# make numa [KERNEL=/]      the units on an emulated machine of two memory nodes and control groups v2, ten minutes
 # make check                lint, format, types, import contracts
 # make bench [ARGS=...]     plain Celery beside agentq on this machine
 #
