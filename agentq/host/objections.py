@@ -51,9 +51,9 @@ def _cores(
         yield Finding(
             severity="note",
             subject="cores",
-            seen=f"{spare} physical cores are given to nobody",
+            seen=f"physical cores that are given to nobody: {spare}",
             why="a worker's loop uses one core",
-            remedy=f"more workers: pools.<name>.processes, {spare} in all",
+            remedy="more workers: pools.<name>.processes",
         )
 
 

@@ -160,7 +160,7 @@ def _broker(topology: Topology, layout: Layout, processes: Sequence[Process]) ->
     company = "left to the system" if reserved else "beside workers: it is to stay on its node"
     where = f"on cores {format_cores(cores)}, {company}" if cores else "on no core alone"
     cost = "; ".join(
-        f"{count} processes on node {node} reach it across the interconnect (distance "
+        f"processes on node {node} ({count}) reach it across the interconnect (distance "
         f"{topology.distance(node, home)}, local is {_LOCAL})"
         for node, count in sorted(away.items())
     )

@@ -81,7 +81,7 @@ def test_two_nodes_with_smt_give_whole_cores_and_fill_the_brokers_node_first(
     assert (nodes["shared-4"], nodes["shared-5"]) == (0, 1)
     assert plan.broker.reason == (
         "on cores 0,16, left to the system; node 0, which has the most cores; "
-        "1 processes on node 1 reach it across the interconnect (distance 21, local is 10)"
+        "processes on node 1 (1) reach it across the interconnect (distance 21, local is 10)"
     )
 
 
@@ -199,7 +199,7 @@ def test_memory_set_by_hand_beyond_what_there_is_is_an_error(tmp_path: Path) -> 
 
 def test_cores_given_to_nobody_are_said(tmp_path: Path) -> None:
     plan = make_plan(written(tmp_path, nodes=1, cores=16), demands())
-    assert said(plan, "cores") == ["12 physical cores are given to nobody"]
+    assert said(plan, "cores") == ["physical cores that are given to nobody: 12"]
 
 
 def test_a_low_limit_on_open_files_is_said_with_its_remedy(tmp_path: Path) -> None:
