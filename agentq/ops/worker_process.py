@@ -116,8 +116,9 @@ def _seated(seat: Process | None, options: WorkerOptions, pool: Pool) -> str:
         said = [f"not pinned (the plan has no {options.pools[0]}-{options.index})"]
     if pool.purpose == "exclusive" and (slice_said := shorten_slice()):
         said.append(slice_said)
-    if pool.nice is not None:
-        said.append(set_nice(pool.nice))
+    nice = os.getpriority(os.PRIO_PROCESS, 0) if pool.nice is None else pool.nice
+    if nice or pool.nice is not None:  # an inherited one is its session's too
+        said.append(set_nice(nice))
     if pool.oom_score is not None:
         said.append(set_oom_score(pool.oom_score))
     return "; ".join(said)

@@ -261,7 +261,9 @@ def test_the_plan_puts_workers_on_both_nodes_and_says_what_the_second_pays(seen:
     rows = {line.split()[0]: line.split() for line in seen.planned.splitlines() if line}
     assert rows["critical-0"][:4] == ["critical-0", "1", "-", "0"]
     assert rows["shared-0"][:4] == ["shared-0", "2", "-", "1"]
-    assert "on node 1 (1) reach it across the interconnect (distance 21, local is 10)" in seen.planned
+    assert (
+        "on node 1 (1) reach it across the interconnect (distance 21, local is 10)" in seen.planned
+    )
 
 
 def test_every_process_has_the_cores_and_the_policy_of_its_unit(seen: Seen) -> None:

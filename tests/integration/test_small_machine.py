@@ -108,6 +108,17 @@ def share_until(done: Callable[[], bool], pid: int) -> tuple[float, int]:
     return (usage(pid).cpu_seconds - before) / (time.monotonic() - began), stood
 
 
+def nice_in_its_session_alone(pid: int) -> list[int]:
+    """Return its workers to which only processes of their own session would give way."""
+    found = []
+    for child in descendants(pid):
+        session = Path(f"/proc/{child}/autogroup")
+        if session.exists() and b"\0worker\0" in session.with_name("cmdline").read_bytes():
+            nice = int(session.read_text().split()[-1])
+            found += [child] if nice != os.getpriority(os.PRIO_PROCESS, child) else []
+    return found
+
+
 def duty(pid: int) -> int:
     """Return the process that stops the others."""
     [found] = [
@@ -128,6 +139,7 @@ def test_all_of_it_gets_its_share_and_each_step_runs_once(user: Home) -> None:
         pid = up.process.pid
         assert f"imitating: {SHARE} CPU on core" in up.output
         assert "not imitated: slower cores" in up.output
+        assert nice_in_its_session_alone(pid) == []
         burn(user)
         wait_until(lambda: len(ledger(user)) > 2, "it burns")
         got, stood = share_until(lambda: len(ledger(user)) > RUNS // 2, pid)
