@@ -34,12 +34,12 @@ class Role(StrEnum):
     PRODUCER = "producer"
     """Submits, watches and cancels runs; sends Celery tasks and reads their results."""
     WORKER = "worker"
-    """All that a producer does, and workers, events and remote control."""
+    """All that a producer does, and workers, events, remote control; it may pause and purge."""
     DASHBOARD = "dashboard"
     """Looks: `agentq dashboard`, `metrics`, `status`, `events`, `why`; asks workers by remote
     control."""
     ADMIN = "admin"
-    """All of these; loads the functions, pauses, purges, handles dead letters, asks the server."""
+    """All of these; loads the functions, asks the server."""
 
 
 _PATTERNS = ("celery.pidbox", "celeryev/*", "celeryev/worker.*")
@@ -67,7 +67,7 @@ _COMMANDS = {
 }
 
 _FUNCTIONS = {
-    Role.PRODUCER: "about enqueue stage open complete cancel",
+    Role.PRODUCER: "about enqueue stage open complete cancel find held",
     Role.DASHBOARD: "about find held",
 }
 """The only ones that a role may call. Workers and the admin may call all: they have the commands of

@@ -15,7 +15,7 @@ def adopt(environ: MutableMapping[str, str]) -> None:
     """Have this process read the settings that the units read, where no other broker is named.
 
     As root: others may not read the units' password. *environ*: this process' variables; those that
-    it has stay as they are.
+    it has, and are not empty, stay as they are.
     """
     if os.geteuid() or not has_units():
         return
@@ -25,7 +25,8 @@ def adopt(environ: MutableMapping[str, str]) -> None:
         from agentq.ops.deploy.machine import Machine  # noqa: PLC0415 -- few need it
 
         for name, value in Machine(root=installed.ROOT).variables().items():
-            environ.setdefault(name, value)
+            if not environ.get(name):  # an empty one names nothing: what filled it is not there
+                environ[name] = value
 
 
 def start(pool: str = "") -> str:

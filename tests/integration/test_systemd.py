@@ -361,7 +361,7 @@ def test_a_rollout_under_load_fails_no_run_and_ends_what_the_plan_no_longer_has(
 def test_a_rollout_stops_at_the_first_that_is_not_well(units: Installed) -> None:
     broken = units.machine.outside(f"/etc/systemd/system/{SHARED}.d/90.conf")
     # It says that it is ready and is not: it ends, and holds no lease before.
-    liar = "/bin/sh -c 'systemd-notify --ready && sleep 1; echo no such wind'"
+    liar = "/bin/sh -c 'systemd-notify --ready && sleep 1; seq 30; echo no such wind'"
     broken.write_text(f"[Service]\nNotifyAccess=all\nExecStart=\nExecStart={liar}\n")
     before = units.pid(CRITICAL)
     try:

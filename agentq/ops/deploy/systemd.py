@@ -143,10 +143,12 @@ def last_line(unit: str, *, since: float = 0) -> str:
         unit: its name.
         since: seconds of the wall clock; what is older does not count.
     """
-    own = (f"_SYSTEMD_UNIT={unit}", f"--since=@{since:.3f}", "--output=cat", "--lines=20")
+    own = (f"_SYSTEMD_UNIT={unit}", f"--since=@{since:.3f}", "--output=cat")
+    # Newest first: with --since, systemd 252 takes the first 20 of all lines, and not the last.
+    latest = ("--reverse", "--lines=20")
     with contextlib.suppress(DeployError):
-        lines = run("journalctl", "--no-pager", "--quiet", *own).split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        lines = run("journalctl", "--no-pager", "--quiet", *own, *latest).split("\n")
+        return next((line.strip() for line in lines if line.strip()), "")
     return ""
 
 

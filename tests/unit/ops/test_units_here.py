@@ -46,6 +46,7 @@ def test_root_finds_the_units_cell_unless_another_is_named(
     named = {**own, **ELSEWHERE}
     adopt(named)
     assert named == {**own, **ELSEWHERE}
+    own["AGENTQ_BROKER__URL"] = ""
     adopt(own)
     settings = load_settings(environ=own)
     assert broker_url(settings).startswith("agentq://agentq-worker:pw@127.0.0.1:")
