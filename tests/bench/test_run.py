@@ -97,6 +97,30 @@ def test_a_benchmark_told_to_terminate_ends_all_it_started(scratch: Path) -> Non
     wait_until(lambda: not leftovers(scratch), lambda: f"nothing is left of {leftovers(scratch)}")
 
 
+_TOLD_BEFORE_IT_IS_KNOWN = """
+import signal, subprocess
+
+class Popen(subprocess.Popen):
+    def __init__(self, command, **options):
+        super().__init__(command, **options)
+        if "worker" in command:
+            signal.raise_signal(signal.SIGTERM)
+
+subprocess.Popen = Popen
+from agentq.ops.bench import run_bench
+run_bench(["sleep"], systems=["celery"])
+"""
+
+
+def test_a_worker_is_ended_though_the_signal_came_before_it_was_known(scratch: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    done = subprocess.run(
+        [sys.executable, "-c", _TOLD_BEFORE_IT_IS_KNOWN], env=environment, check=False, timeout=25
+    )
+    assert done.returncode == 128 + signal.SIGTERM
+    wait_until(lambda: not leftovers(scratch), lambda: f"nothing is left of {leftovers(scratch)}")
+
+
 def test_plain_celery_is_measured_with_nothing_of_agentqs_broker_in_memory() -> None:
     found = subprocess.run(
         [

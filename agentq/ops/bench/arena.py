@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -125,17 +126,15 @@ class Arena:
         """
         self._started += 1
         log = self._folder / f"worker-{self._started}.log"
-        with log.open("wb") as output:
-            process = self._start(
-                command or self.system.worker(self.test), output, subprocess.STDOUT, environment
-            )
-        try:
-            yield Worker(process, log)
-        except BenchFailed as failure:
-            raise BenchFailed(f"{failure}\nworker log:\n{_tail(log)}") from failure
-        finally:
-            end_tree(process.pid)
-            process.wait()
+        command = command or self.system.worker(self.test)
+        with (
+            log.open("wb") as output,
+            self._started_as(command, output, subprocess.STDOUT, environment) as process,
+        ):
+            try:
+                yield Worker(process, log)
+            except BenchFailed as failure:
+                raise BenchFailed(f"{failure}\nworker log:\n{_tail(log)}") from failure
 
     def produce(self, job: str, *, worker: Worker | None = None, **fields: object) -> list[Row]:
         """Run one producing process to its end and return its rows.
@@ -156,17 +155,16 @@ class Arena:
         )
         command = [sys.executable, "-m", "agentq.ops.bench.producer", json.dumps(asdict(order))]
         log = self._folder / f"{job}.log"
-        with log.open("wb") as errors:
-            process = self._start(command, subprocess.PIPE, errors)
-        try:
-            output, _ = process.communicate(timeout=_PRODUCER_TIMEOUT_S)
-        except subprocess.TimeoutExpired as expired:
-            raise BenchFailed(
-                f"the producer of {job!r} took longer than {_PRODUCER_TIMEOUT_S:.0f} s"
-            ) from expired
-        finally:
-            end_tree(process.pid)
-            process.wait()
+        with (
+            log.open("wb") as errors,
+            self._started_as(command, subprocess.PIPE, errors) as process,
+        ):
+            try:
+                output, _ = process.communicate(timeout=_PRODUCER_TIMEOUT_S)
+            except subprocess.TimeoutExpired as expired:
+                raise BenchFailed(
+                    f"the producer of {job!r} took longer than {_PRODUCER_TIMEOUT_S:.0f} s"
+                ) from expired
         if process.returncode:
             raise BenchFailed(f"the producer of {job!r} failed:\n{_tail(log)}")
         return [Row.from_json(row) for row in json.loads(output)]
@@ -189,22 +187,29 @@ class Arena:
             time.sleep(_POLL_S)
         return tally
 
-    def _start(
+    @contextlib.contextmanager
+    def _started_as(
         self,
         command: list[str],
         output: int | IO[bytes],
         errors: int | IO[bytes],
         environment: Mapping[str, str] | None = None,
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603 -- our own modules, under this interpreter
-            command,
-            env={**self._environment(), **(environment or {})},
-            cwd=self._folder,  # no config/ of the caller's
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            start_new_session=True,
-        )
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Run *command*; end its tree at the end, however that comes."""
+        with contextlib.ExitStack() as stack:
+            with _signals_wait():
+                process = subprocess.Popen(  # noqa: S603 -- our own modules, under this interpreter
+                    command,
+                    env={**self._environment(), **(environment or {})},
+                    cwd=self._folder,  # no config/ of the caller's
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+                stack.callback(process.wait)
+                stack.callback(end_tree, process.pid)
+            yield process
 
     @property
     def _server_pid(self) -> int:
@@ -218,6 +223,23 @@ class Arena:
             url=self._server.url, socket=self._server.socket_path, test=self.test
         )
         return {**kept, **found, PATH_VARIABLE: str(self._ledger_path)}
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let what would unwind the stack wait: a process would run on that nobody knows of yet."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for one in came:
+            signal.raise_signal(one)
 
 
 def _tail(log: Path) -> str:
