@@ -29,8 +29,9 @@ help:
 demo: $(STAMP)
 	@$(BIN)/agentq demo $(ARGS)
 
+# Two at a time, since tests mostly wait; a file's tests together, which share what it has started.
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 fault: $(STAMP)
 	@$(BIN)/python -m tests.fault $(ARGS)
