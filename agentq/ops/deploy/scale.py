@@ -39,6 +39,8 @@ def scale(machine: Machine, wanted: Mapping[str, int], *, say: Say) -> None:
     require_memory(old, new)
     for pool, count in wanted.items():
         say(f"{pool}: {len(systemd.of_pool(running, pool))} -> {count}")
+        if pool in known and not count:
+            say(f"{pool}: nobody takes its work on this machine then: it waits")
     changes = machine.install(record.site, machine.settings(known), plan, given)
     for name in changes.kept:
         say(f"/{name} was edited and is left as it is")

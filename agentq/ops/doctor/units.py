@@ -37,5 +37,6 @@ def beside_plan(found: Sequence[systemd.Unit], seats: Collection[str]) -> Iterat
                 f"{unit.instance} is in the plan of this machine and {unit.active}, after "
                 f"{unit.restarts} restarts",
                 why="its pool has less room than was planned, or none",
-                remedy=f"journalctl -u {unit.name} -n 50 says why; systemctl start agentq.target",
+                remedy=f"journalctl -u {unit.name} -n 50 says why: mend that"
+                + ("" if unit.active == "activating" else "; systemctl start agentq.target"),
             )

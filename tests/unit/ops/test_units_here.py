@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from agentq.errors import BrokerNotConfigured, BrokerUnavailable
+from agentq.ops.deploy import systemd
 from agentq.ops.deploy.deployment import Given, load
 from agentq.ops.deploy.machine import Machine
 from agentq.ops.units_here import adopt, start
@@ -20,6 +22,7 @@ from agentq.store.locate import broker_url
 from tests.support.failover import free_port
 from tests.unit.ops.deploy.plans import plan_of, planned
 from tests.unit.ops.deploy.test_deployment import site
+from tests.unit.ops.doctor.test_units import unit
 
 ELSEWHERE = {"AGENTQ_BROKER__URL": "agentq://127.0.0.1:8/0"}
 
@@ -67,11 +70,21 @@ def test_others_are_told_that_root_finds_it(
 
 
 @pytest.mark.usefixtures("own")
-def test_remedies_are_systemds() -> None:
-    assert start("gpu") == (
-        "systemctl start agentq.target; journalctl -n 50 -u 'agentq-worker@gpu-*' says why one "
-        "ended"
+def test_remedies_are_systemds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert start().startswith(
+        "systemctl start agentq.target; journalctl -n 50 -u 'agentq-worker@*'"
     )
+    assert start("gpu").startswith("agentq scale gpu=1, or"), "as after agentq scale gpu=0"
+    monkeypatch.setattr(systemd, "runs_here", lambda: True)
+    for active, restarts, remedy in (
+        ("inactive", 0, "systemctl start agentq.target; journalctl"),
+        ("activating", 0, "systemctl start agentq.target; journalctl"),
+        ("activating", 3, "agentq pools --check says why it ends"),
+        ("failed", 0, "agentq pools --check says why it ends"),
+    ):
+        found = replace(unit("shared-0", active), restarts=restarts)
+        monkeypatch.setattr(systemd, "show", lambda _, found=found: [found])
+        assert start("shared").startswith(remedy)
     nobody = parse(f"agentq://127.0.0.1:{free_port()}/0")
     with pytest.raises(BrokerUnavailable, match=r": systemctl status redis-server, or valkey-se"):
         Store(address=nobody, timeout=timedelta(seconds=1)).call(calls.cancel("x", "r", 1))

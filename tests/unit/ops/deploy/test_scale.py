@@ -40,3 +40,20 @@ def test_a_pool_that_the_settings_no_longer_have_can_be_scaled_to_none(
     assert asked == [
         ("stop", "agentq-worker@gpu-0.service", "agentq-worker@gpu-1.service"), ("daemon-reload",)
     ]  # fmt: skip
+
+
+def test_a_pool_that_is_left_without_a_process_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop, machine = site(tmp_path, {}), Machine(root=tmp_path)
+    plan = plan_of(planned("shared", (1,)))
+    machine.install(shop, load(shop, NOTHING, {}), plan, NOTHING)
+    monkeypatch.setattr(systemd, "running_workers", lambda: {"shared-0"})
+    monkeypatch.setattr(systemd, "systemctl", lambda *_, **__: "")
+    monkeypatch.setattr(systemd, "show", lambda _: [])
+    monkeypatch.setattr(scale, "plan_at", lambda *_: plan_of())
+    scale.scale(machine, {"shared": 0}, say=print)
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "shared: 1 -> 0\nshared: nobody takes its work on this machine then: it waits"
+    )
