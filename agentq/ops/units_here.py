@@ -63,8 +63,10 @@ def _ending(units: Sequence[str]) -> list[str]:
         found = systemd.show(units) if systemd.runs_here() else []
     except DeployError:  # it does not say
         return []
-    again = {one.name for one in found if one.active == "activating" and one.restarts}
-    return [one.name for one in found if one.active == "failed" or one.name in again]
+    return [
+        one.name for one in found
+        if one.active == "failed" or (one.active == "activating" and one.restarts)
+    ]  # fmt: skip
 
 
 def _seats() -> list[str] | None:

@@ -55,7 +55,12 @@ def rollout(machine: Machine, pools: tuple[str, ...], *, say: Say) -> None:
     limit = settings.worker.drain_timeout
     for done, process in enumerate(chosen):
         behind = [one.name for one in chosen[done + 1 :]] + leaving
-        _restart(store, process, limit, f"rolled out: {done} of {len(chosen)}", behind, say)
+        left = ", ".join(behind) or "none"
+        try:
+            _restart(store, process, limit, left, say)
+        except DeployError as error:
+            so_far = f"rolled out: {done} of {len(chosen)}, left as they were: {left}"
+            raise _stopped(error, process, seated, so_far) from error
     if leaving:
         say(f"{', '.join(leaving)}: not in the plan of this machine (any more)")
         machine.drain(leaving, say=say)
@@ -82,27 +87,47 @@ def _require_ready(machine: Machine, store: Store, say: Say) -> None:
             "units do not know: agentq deploy install")  # fmt: skip
 
 
-def _restart(
-    store: Store, process: Process, drain: timedelta, so_far: str, behind: Sequence[str], say: Say
-) -> None:
-    """Restart one and return once it is well; errors as `rollout`."""
-    unit, left = systemd.worker_unit(process.name), ", ".join(behind) or "none"
-    say(f"{process.name}: draining, for at most {format_duration(drain)}, then started again")
+def _restart(store: Store, process: Process, drain: timedelta, left: str, say: Say) -> None:
+    """Restart one and return once it is well.
+
+    Raises:
+        DeployError: it is not; has what it said last.
+    """
+    unit = systemd.worker_unit(process.name)
+    [before] = systemd.show([unit])
+    how = (
+        f"draining, for at most {format_duration(drain)}, then started again"
+        if before.pid
+        else f"{before.active}, nothing to drain: started"
+    )
+    say(f"{process.name}: {how}")
     began, since = time.monotonic(), time.time()
     try:
         systemd.systemctl("restart", unit, within=drain + STOP_SLACK + systemd.START_LIMIT)
         _await_healthy(store, process.name)
     except DeployError as error:
+        why, _, _ = str(error).partition("\n")  # systemd's second line is about its journal
         said = systemd.last_line(unit, since=since)
-        last = f"; its last line: {said}" if said else ""
-        raise DeployError(
-            f"{process.name} is not well after its restart: {error}{last}; {so_far}, left as they "
-            f"were: {left}; see journalctl -u {unit}"
-        ) from error
+        raise DeployError(why.rstrip(".") + (f"; its last line: {said}" if said else "")) from error
     except KeyboardInterrupt:
         say(f"{process.name}: systemd goes on with its restart; left as they were: {left}")
         raise
     say(f"{process.name}: restarted and well after {time.monotonic() - began:.1f} s")
+
+
+def _stopped(
+    error: DeployError, process: Process, seated: Sequence[Process], so_far: str
+) -> DeployError:
+    """Return what to say where *process* is not well: what is left of its pool, and the way out."""
+    pool = [systemd.worker_unit(one.name) for one in seated if one.pool == process.pool]
+    unit = systemd.worker_unit(process.name)
+    up = sum(one.active == "active" and one.name != unit for one in systemd.show(pool))
+    return DeployError(
+        f"{process.name} is not well after its restart: {error}; {so_far}; see journalctl -u {unit}"
+        f"\npool {process.pool} has {up} of {len(pool)} workers now"
+        "\nmend it, then agentq rollout; or go back: agentq deploy install --folder FOLDER "
+        "--python PYTHON of the build before && agentq rollout"
+    )
 
 
 def _await_healthy(store: Store, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from agentq.store.client import Store
 from tests.support.failover import free_port
 from tests.unit.ops.deploy.plans import plan_of, planned
 from tests.unit.ops.deploy.test_deployment import site
+from tests.unit.ops.doctor.test_units import unit
 
 
 @pytest.fixture
@@ -43,3 +45,35 @@ def test_a_build_that_can_not_be_imported_stops_no_worker(
         DeployError, match=r"nothing was restarted: .*'no_such' \(shop.py, line \d\)"
     ):
         rollout(machine, (), say=print)
+
+
+def test_one_that_is_not_well_is_said_with_what_its_pool_has_left_and_the_way_back(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def restart(*_: str, **__: object) -> str:
+        raise DeployError(
+            "systemctl: Job for agentq-worker@shared-0.service failed.\nSee journalctl"
+        )
+
+    machine.install(
+        machine.require().site,
+        machine.settings(),
+        plan_of(planned("shared", (0,)), replace(planned("shared", (1,)), index=1)),
+        machine.given(),
+    )
+    monkeypatch.setattr(Store, "ensure_functions", lambda _: None)
+    monkeypatch.setattr(systemd, "systemctl", restart)
+    monkeypatch.setattr(systemd, "last_line", lambda *_, **__: "no such wind")
+    found = [replace(unit("shared-0", "activating"), pid=0), unit("shared-1", "active")]
+    monkeypatch.setattr(systemd, "show", lambda names: found[: len(names)])
+    with pytest.raises(DeployError) as stopped:
+        rollout(machine, (), say=print)
+    what, left, way = str(stopped.value).splitlines()
+    assert what == (
+        "shared-0 is not well after its restart: systemctl: Job for agentq-worker@shared-0.service "
+        "failed; its last line: no such wind; rolled out: 0 of 2, left as they were: shared-1; "
+        "see journalctl -u agentq-worker@shared-0.service"
+    )
+    assert left == "pool shared has 1 of 2 workers now"
+    assert "agentq deploy install --folder FOLDER --python PYTHON of the build before &&" in way
+    assert capsys.readouterr().out == "shared-0: activating, nothing to drain: started\n"
