@@ -106,7 +106,7 @@ def install(
         given, notes = _given(machine, from_shell=from_shell)
         site = _site(machine, app, folder, python, user)
         site.require_visible()
-        given = with_code(site, given)
+        given = with_code(site, given, as_user=root == Path("/"))
         settings = load(site, given, {})
         plan = plan_at(site, given, {})
         put = install_seated if root == Path("/") else Machine.install

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 import subprocess
 from collections.abc import Callable, Mapping
@@ -111,17 +112,24 @@ def plan_at(site: Site, given: Given, processes: Mapping[str, int]) -> Plan:
     return plan
 
 
-def with_code(site: Site, given: Given) -> Given:
+def with_code(site: Site, given: Given, *, as_user: bool = False) -> Given:
     """Return *given* and what the app's code sets (``AgentQ(overrides=...)``, ``settings=``).
 
     What differs from files and variables is the code's.
+
+    Args:
+        site: where the app is.
+        given: what the units are given.
+        as_user: root imports it as the units' user, where there is that user already: what root
+            alone may read is no worker's.
 
     Raises:
         DeployError: the app can not be imported; or its code has a secret, which is told nobody.
     """
     given = replace(given, code={})
     elsewhere = {one.key: one.value for one in explain(load(site, given, {}))}
-    live = _answer(site, given.environ, "settings", _values)
+    user = _user_of(site) if as_user else None
+    live = _answer(site, given.environ, "settings", _values, user)
     absent = object()
     code = {key: value for key, value in live.items() if elsewhere.get(key, absent) != value}
     if hidden := [key for key, value in code.items() if MASK in str(value)]:
@@ -132,14 +140,34 @@ def with_code(site: Site, given: Given) -> Given:
     return replace(given, code={variable_of(key): _as_variable(code[key]) for key in sorted(code)})
 
 
-def _answer(site: Site, environ: Mapping[str, str], question: str, read: Callable[[bytes], T]) -> T:
+def _user_of(site: Site) -> pwd.struct_passwd | None:
+    """Return who the units run as; None: there is no such user yet, or this is not root."""
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam(site.user) if os.geteuid() == 0 else None
+    return None
+
+
+def _answer(
+    site: Site,
+    environ: Mapping[str, str],
+    question: str,
+    read: Callable[[bytes], T],
+    user: pwd.struct_passwd | None = None,
+) -> T:
     """Return what the units' own Python says of the app, read by *read*; errors as `plan_at`."""
     own = {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
+    uid = gid = groups = None
+    if user:
+        uid, gid, groups = user.pw_uid, user.pw_gid, os.getgrouplist(user.pw_name, user.pw_gid)
+        own |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
     try:
         done = subprocess.run(  # noqa: S603 -- the Python that the units run
             [site.python, "-P", "-m", "agentq", question, "--json", "-A", site.app],
             cwd=site.folder,
             env={**own, **environ},
+            user=uid,
+            group=gid,
+            extra_groups=groups,
             capture_output=True,
             text=True,
             timeout=_ANSWER_LIMIT_S,
@@ -154,7 +182,10 @@ def _answer(site: Site, environ: Mapping[str, str], question: str, read: Callabl
         said = f"no answer within {_ANSWER_LIMIT_S} s; its import takes too long"
     except (ValidationError, orjson.JSONDecodeError, TypeError, KeyError):
         said = f"what it prints is none (another version of agentq?): {said}"
-    raise DeployError(f"{site.python} has no {question} of {site.app} in {site.folder}: {said}")
+    who = f", as user {user.pw_name}" if user else ""
+    raise DeployError(
+        f"{site.python} has no {question} of {site.app} in {site.folder}{who}: {said}"
+    )
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:

@@ -12,7 +12,7 @@ from agentq.errors import BrokerUnavailable, DeployError
 from agentq.host.plan import Process
 from agentq.ops.deploy import systemd
 from agentq.ops.deploy.deployment import with_code
-from agentq.ops.deploy.machine import Machine
+from agentq.ops.deploy.machine import ROOT, Machine
 from agentq.ops.deploy.render import OPTIONAL, STOP_SLACK
 from agentq.ops.status import read_status
 from agentq.store.client import Store
@@ -79,7 +79,7 @@ def _require_ready(machine: Machine, store: Store, say: Say) -> None:
     site, given = machine.require().site, machine.given()
     try:
         store.ensure_functions()
-        code = with_code(site, given).code
+        code = with_code(site, given, as_user=machine.root == ROOT).code
     except (DeployError, BrokerUnavailable) as error:
         raise DeployError(f"nothing was restarted: {error}") from error
     if code != given.code:

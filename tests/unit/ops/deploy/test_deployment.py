@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import sys
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -86,3 +89,20 @@ def test_a_password_in_the_code_is_refused_with_a_way_out(tmp_path: Path) -> Non
     ) as e:
         with_code(shop, ASKED)
     assert "hunter2" not in str(e.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="who may be another user is root")
+def test_root_tries_the_app_as_the_units_user_would_have_it() -> None:
+    with TemporaryDirectory() as folder:  # tmp_path is root's alone
+        python = Path(folder, "python")
+        python.write_text("#!/bin/sh\necho $(id -un) $(id -Gn) $HOME of $LOGNAME\n")
+        python.chmod(0o755)
+        shop = Site(app="shop:aq", folder=Path("/"), python=python, user="nobody")
+        with pytest.raises(DeployError, match=r"in /, as user nobody: .*: Permission denied"):
+            with_code(shop, ASKED, as_user=True)
+        Path(folder).chmod(0o755)
+        home = pwd.getpwnam("nobody").pw_dir
+        with pytest.raises(DeployError, match=rf": nobody \w+ {home} of nobody$"):
+            with_code(shop, ASKED, as_user=True)
+        with pytest.raises(DeployError, match=": root "):
+            with_code(replace(shop, user="no-such"), ASKED, as_user=True)

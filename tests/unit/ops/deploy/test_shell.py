@@ -25,7 +25,7 @@ def test_the_admins_url_in_a_shell_does_not_become_the_workers_unless_asked_for(
     shop, root = site(tmp_path, {}), tmp_path / "root"
     monkeypatch.setattr(deployment, "_HIDDEN", ())
     # What the app says is not the question here, and asking takes seconds.
-    monkeypatch.setattr(deployment, "with_code", lambda _, given: given)
+    monkeypatch.setattr(deployment, "with_code", lambda _, given, **__: given)
     monkeypatch.setattr(deployment, "plan_at", lambda *_: plan_of(planned("shared", (0,))))
     for name in [name for name in os.environ if name.startswith("AGENTQ_")]:
         monkeypatch.delenv(name)
