@@ -203,4 +203,4 @@ def _report(changes: Changes, *, as_json: bool) -> None:
     for line in changes.notes:
         typer.echo(f"note: {line}")
     if changes.same:
-        typer.echo(f"as they were: {len(changes.same)}")
+        typer.echo(f"unchanged: {len(changes.same)} files")

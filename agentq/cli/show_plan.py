@@ -38,7 +38,7 @@ def print_plan(console: Console, machine: Machine, found: Plan) -> None:
         )  # fmt: skip
     print_table(console, table)
     console.print(f"[bold]System[/bold] {_left(found)}")
-    console.print(f"[bold]Broker[/bold] if it runs here: {found.broker.reason}")
+    console.print(f"[bold]Broker[/bold], if it is on this machine: {found.broker.reason}")
     for finding in found.findings:
         print_finding(console, finding)
 

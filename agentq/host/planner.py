@@ -158,7 +158,9 @@ def _broker(topology: Topology, layout: Layout, processes: Sequence[Process]) ->
     cores = reserved or _only_node(topology, home)
     away = Counter(node_of[one.cores[0]] for one in processes if node_of[one.cores[0]] != home)
     company = "left to the system" if reserved else "beside workers: it is to stay on its node"
-    where = f"on cores {format_cores(cores)}, {company}" if cores else "on no core alone"
+    where = (
+        f"on cores {format_cores(cores)}, {company}" if cores else "on any core, beside the workers"
+    )
     cost = "; ".join(
         f"processes on node {node} ({count}) reach it across the interconnect (distance "
         f"{topology.distance(node, home)}, local is {_LOCAL})"
