@@ -159,7 +159,8 @@ def _settings(case: _Case) -> dict[str, Check]:
 def _machine(settings: Settings, roots: Roots, *, cpu_steps: bool) -> dict[str, Check]:
     def planned() -> Iterator[Finding]:
         machine_ = read_machine(root=roots.root)
-        yield from machine.plan(plan_of(settings, cpu_steps=cpu_steps, machine=machine_))
+        found = plan_of(settings, cpu_steps=cpu_steps, machine=machine_)
+        yield from machine.plan(found, roots)
 
     return {
         "machine.plan": planned,

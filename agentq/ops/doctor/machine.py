@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from agentq.host.core_load import between, look, unbalanced
+from agentq.host.limits import FILES
 from agentq.host.plan import Plan
 from agentq.host.preload import Preloaded, find_library, how_to_install
 from agentq.host.topology import read_topology
@@ -27,14 +29,24 @@ FULL = 0.8
 LOOK_S = 0.5
 """How long the load of cores is looked at: the kernel counts in ticks of 10 ms."""
 
+_SYSCTL = "etc/sysctl.d/60-agentq.conf"
+_SEATS = "etc/systemd/system/agentq-worker@*.service.d/20-seat.conf"
+_IN_UNITS = (
+    "the installed units have {} already: this is the limit of this shell, or of the container "
+    "that all is in, which its host raises"
+)
 _STEADY = {"performance", "schedutil"}
 _EVERYWHERE = {"threads of the machine", "memory mappings", "waiting connections"}
 """Limits that every kernel has: without a value they could not be read."""
 
 
-def plan(found: Plan) -> Iterator[Finding]:
+def plan(found: Plan, roots: Roots) -> Iterator[Finding]:
     """Find what stands against the plan, limits that are too low for it among that."""
-    yield from map(of_machine, found.findings)
+    files = next((f"LimitNOFILE={one.need}" for one in found.needs if one.name == FILES), "")
+    for one in found.findings:
+        has_it = one.subject == FILES and _installed(roots, _SEATS, files)
+        remedy = _IN_UNITS.format(files) if has_it else one.remedy
+        yield of_machine(replace(one, remedy=remedy))
     for need in found.needs:
         if need.value is None and need.name in _EVERYWHERE:
             what = f"{need.name}: {need.source} can not be read"
@@ -67,12 +79,16 @@ def core_load(
 def overcommit(roots: Roots) -> Iterator[Finding]:
     """Find a kernel that may refuse the server's fork; for the machine that the server is on."""
     if (mode := roots.number("sys/vm/overcommit_memory")) != 1:
+        line = "vm.overcommit_memory=1"
         yield warning(
             "machine.overcommit",
             f"vm.overcommit_memory is {mode}",
             why="to rewrite its append-only file the server forks; with little memory free the "
             "kernel may refuse that, and the file grows until the disk is full",
-            remedy="echo vm.overcommit_memory=1 > /etc/sysctl.d/60-redis.conf && sysctl --system",
+            remedy=f"{line} is in /{_SYSCTL} already: sysctl --system applies it, or the next "
+            "boot; a container is refused it, and its host decides"
+            if _installed(roots, _SYSCTL, line)
+            else f"echo {line} > /etc/sysctl.d/60-redis.conf && sysctl --system",
         )
 
 
@@ -125,3 +141,9 @@ def allocator(
                 why="glibc keeps what a burst took: a worker stays large (`agentq bench memory`)",
                 remedy=f'{how_to_install(name)}; or allocator = "glibc"',
             )
+
+
+def _installed(roots: Roots, files: str, line: str) -> bool:
+    """Whether one of those *files* that `agentq deploy install` writes has *line*."""
+    texts = (path.read_text(encoding="utf-8") for path in roots.root.glob(files))
+    return any(line in text.replace(" ", "").splitlines() for text in texts)

@@ -14,6 +14,7 @@ from agentq.ops.doctor.finding import Finding
 from agentq.ops.doctor.roots import Roots
 from agentq.ops.plan import plan_of
 from agentq.settings import load_settings
+from tests.unit.ops.deploy.test_render import rendered
 from tests.unit.ops.doctor.kernel import Kernel
 
 Check = Callable[[Roots], Iterable[Finding]]
@@ -21,7 +22,8 @@ Check = Callable[[Roots], Iterable[Finding]]
 
 def plan(roots: Roots) -> Iterable[Finding]:
     settings = load_settings(environ={})
-    return machine.plan(plan_of(settings, cpu_steps=False, machine=read_machine(root=roots.root)))
+    found = plan_of(settings, cpu_steps=False, machine=read_machine(root=roots.root))
+    return machine.plan(found, roots)
 
 
 CHECKS: dict[str, Check] = {
@@ -64,6 +66,19 @@ def test_what_is_wrong_is_found_with_the_line_that_mends_it(  # noqa: PLR0913, P
     assert (found.severity, found.subject) == ("warning", f"machine.{subject}")
     assert seen in found.seen
     assert remedy in found.remedy
+
+
+def test_what_is_installed_already_is_not_to_be_written_again(kernel: Kernel) -> None:
+    kernel.replace(LIMITS, "524288", "4096")
+    kernel.replace(OVERCOMMIT, "1", "0")
+    for name, file in rendered().items():
+        kernel.write(name, file.text)
+    [files_] = plan(kernel.roots)
+    assert files_.remedy.startswith("the installed units have LimitNOFILE=65535 already")
+    [memory] = machine.overcommit(kernel.roots)
+    assert memory.remedy.startswith(
+        "vm.overcommit_memory=1 is in /etc/sysctl.d/60-agentq.conf already: sysctl --system"
+    )
 
 
 def test_a_limit_that_can_not_be_read_is_said(kernel: Kernel) -> None:
