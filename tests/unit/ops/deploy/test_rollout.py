@@ -64,8 +64,9 @@ def test_one_that_is_not_well_is_said_with_what_its_pool_has_left_and_the_way_ba
     monkeypatch.setattr(Store, "ensure_functions", lambda _: None)
     monkeypatch.setattr(systemd, "systemctl", restart)
     monkeypatch.setattr(systemd, "last_line", lambda *_, **__: "no such wind")
-    found = [replace(unit("shared-0", "activating"), pid=0), unit("shared-1", "active")]
-    monkeypatch.setattr(systemd, "show", lambda names: found[: len(names)])
+    before = [replace(unit("shared-0", "activating"), pid=0)]
+    after = [unit("shared-0", "active"), unit("shared-1", "active")]  # the first has no lease
+    monkeypatch.setattr(systemd, "show", lambda names: after if len(names) > 1 else before)
     with pytest.raises(DeployError) as stopped:
         rollout(machine, (), say=print)
     what, left, way = str(stopped.value).splitlines()
