@@ -48,7 +48,7 @@ def _start_unit(pool: str) -> str:
         )
     if ending := _ending([systemd.worker_unit(one) for one in own or ()]):
         return (
-            "agentq pools --check says why it ends whenever it is started, which has to be mended; "
+            "agentq pools --check says why it ends each time that systemd starts it: mend that; "
             f"journalctl -n 50 -u {' -u '.join(ending)} has all that it said"
         )
     units = f"agentq-worker@{pool}-*" if pool else "agentq-worker@*"
