@@ -45,16 +45,17 @@ class Role(StrEnum):
 _PATTERNS = ("celery.pidbox", "celeryev/*", "celeryev/worker.*")
 _CONNECTED = "auth hello ping quit select"
 _LOOKED_AT = (
-    "time info exists get mget hget hmget hgetall hlen hexists llen lrange xlen xrange xrevrange "
-    "xread xinfo|groups xpending zcard zrange smembers memory|usage subscribe unsubscribe publish"
+    "time info exists get mget hget hmget hgetall hlen hexists hkeys hscan llen lrange xlen "
+    "xrange xrevrange xread xinfo|groups xpending zcard zrange zrangebyscore smembers memory|usage "
+    "subscribe unsubscribe publish"
 )
 _SENT = (
     "unlink pexpire rename persist set hset hincrby hdel hsetnx sadd srem xadd xgroup|create zadd "
-    "zrem zscore zpopmin rpush lpop lindex zrangebyscore setex multi exec wait "
+    "zrem zscore zpopmin rpush lpop lindex setex multi exec wait "
     "scard spop srandmember"
 )
 _HEARD = "psubscribe punsubscribe blpop del"
-_WORKED = "xreadgroup xack xdel xgroup|delconsumer pttl hkeys hscan lrem"
+_WORKED = "xreadgroup xack xdel xgroup|delconsumer pttl lrem"
 _ADMINISTERED = (
     "function|load function|list function|delete config|get slowlog|get latency|latest "
     "latency|history client|list acl|whoami acl|getuser acl|cat acl|log acl|load"
@@ -67,7 +68,7 @@ _COMMANDS = {
 }
 
 _FUNCTIONS = {
-    Role.PRODUCER: "about enqueue stage open complete cancel find held",
+    Role.PRODUCER: "about enqueue stage open complete cancel find",
     Role.DASHBOARD: "about find held",
 }
 """The only ones that a role may call. Workers and the admin may call all: they have the commands of

@@ -112,6 +112,9 @@ def test_what_was_accepted_is_there_after_a_restart(by_socket: Production, ledge
     with running(APP, by_socket.url(Role.WORKER), ledger) as working:
         run = working.app.doubled.submit(20)
         sent = working.app.add.apply_async((1, 2), countdown=0.1)
+        for looks in (Role.PRODUCER, Role.DASHBOARD, Role.ADMIN):
+            said = agentq(by_socket, looks, "why", run.id)
+            assert "waits in queue critical:normal, place 1" in said, looks
         by_socket.process.stop()
         by_socket.process.start()
         assert "NOPERM" not in by_socket.process.log()
