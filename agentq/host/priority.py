@@ -24,6 +24,8 @@ _SLICE_NS = 100_000
 _CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}
 """Machine -> numbers of sched_setattr and sched_getattr, from the kernel's unistd.h of each."""
 
+_RESET_ON_FORK = 1
+
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 """The kernel's sched_attr: size, policy, flags, nice, priority, runtime, deadline, period."""
 
@@ -42,8 +44,8 @@ def set_nice(value: int) -> str:
     return _said("nice", value, os.getpriority(os.PRIO_PROCESS, 0))
 
 
-def shorten_slice(*, pid: int | None = None) -> str:
-    """Let process *pid*, by default this one, and what it starts later have a core soon.
+def shorten_slice(*, pid: int | None = None, forked: bool = True) -> str:
+    """Let process *pid*, by default this one, have a core soon; *forked*: what it starts too.
 
     Returns what holds: empty where the kernel has no slices of a process' own (before Linux 6.12).
     """
@@ -58,6 +60,7 @@ def shorten_slice(*, pid: int | None = None) -> str:
         if libc.syscall(numbers[1], number, was, _ATTRIBUTES.size, 0):
             continue  # it has ended
         size, policy, flags, nice, rank, _, *rest = _ATTRIBUTES.unpack(was.raw)
+        flags |= 0 if forked else _RESET_ON_FORK
         wanted = _ATTRIBUTES.pack(size, policy, flags, nice, rank, _SLICE_NS, *rest)
         libc.syscall(numbers[0], number, wanted, 0)
     failed = libc.syscall(numbers[1], pid, was, _ATTRIBUTES.size, 0)

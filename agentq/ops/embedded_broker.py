@@ -42,7 +42,7 @@ def start_embedded(
             f"embedded.data_dir{remedy}"
         )
     if server.pid is not None:
-        shorten_slice(pid=server.pid)  # every step waits for it
+        shorten_slice(pid=server.pid, forked=False)  # every step waits for it, not for its rewrites
     return server
 
 

@@ -270,6 +270,9 @@ class EmbeddedServer:
 
     def _arguments(self) -> list[str]:
         options = [("save", ""), ("appendonly", "yes"), ("appendfsync", self._appendfsync)]
+        # At the server's own 64 MB it would rewrite its file every few seconds of a flood, and all
+        # wait for the disk at the end of each.
+        options += [("auto-aof-rewrite-min-size", "256mb")]
         options += [("port", "0"), ("unixsocket", str(self.socket_path)), ("unixsocketperm", "700")]
         options += [("maxmemory-policy", "noeviction"), ("maxmemory", str(self._maxmemory or 0))]
         options += [("dir", str(self.data_dir))]

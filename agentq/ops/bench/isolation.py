@@ -5,6 +5,9 @@ when each begins: first with nothing else, then while the other worker drains a 
 fast as it can, which is as much as one process can ask of the server. The same with both workers on
 all cores, and with both on glibc. The server is nobody's: the kernel puts it where there is room.
 
+Its append-only file is not rewritten meanwhile (`auto-aof-rewrite-min-size`): in such a flood that
+comes once in half a minute, and urgent steps wait some ms for the disk at its end.
+
 Shares of urgent steps are taken over all rounds together; the machine must have a core for each of
 the three (two workers, server) or they wait for one another, and the first figure says so.
 """

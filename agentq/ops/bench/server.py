@@ -27,7 +27,7 @@ def private_server(program: Path | None) -> Iterator[EmbeddedServer]:
         try:
             server.start()
             if server.pid is not None:
-                shorten_slice(pid=server.pid)
+                shorten_slice(pid=server.pid, forked=False)
             yield server
         finally:
             server.stop()
