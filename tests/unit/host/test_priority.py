@@ -75,6 +75,26 @@ def test_a_short_slice_needs_no_right_and_is_every_thread_s() -> None:
     assert {row.split()[-1] for row in rows if "se.slice" in row} <= {"100000"}
 
 
+_FORK = """
+import os
+from agentq.host.priority import shorten_slice
+shorten_slice(forked=False)
+child = os.fork()
+print(*[row for row in open("/proc/self/sched") if "se.slice" in row], flush=True)
+child and os.waitpid(child, 0)
+"""
+
+
+def test_what_a_process_forks_need_not_have_its_slice() -> None:
+    said = subprocess.check_output([sys.executable, "-c", _FORK], text=True)
+    slices = [int(row.split()[-1]) for row in said.split("\n") if "se.slice" in row]
+    if min(slices, default=0) != 100_000:
+        pytest.skip(
+            "this kernel has no slices of a process' own (Linux 6.12), or does not show them"
+        )
+    assert max(slices) > 100_000
+
+
 def test_a_process_that_has_ended_has_no_slice() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
