@@ -23,6 +23,7 @@ def test_a_failed_step_is_told_in_few_lines(url: str, ledger: Ledger) -> None:
         _, timed, wrong = re.split(r".*: failed\n", worker.log())
         aq.store.close()
 
-    assert timed.count("Traceback") == 2, "where it was, and what it means"
+    # Where it was, and what it means; asyncio of 3.11.2 has both in one.
+    assert timed.count("Traceback") in {1, 2}
     assert "await asyncio.sleep(seconds)" in timed
     assert wrong.count("Traceback") == 1, "pydantic's own says no more"
