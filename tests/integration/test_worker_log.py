@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
@@ -23,7 +24,7 @@ def test_a_failed_step_is_told_in_few_lines(url: str, ledger: Ledger) -> None:
         _, timed, wrong = re.split(r".*: failed\n", worker.log())
         aq.store.close()
 
-    # Where it was, and what it means; asyncio of 3.11.2 has both in one.
-    assert timed.count("Traceback") in {1, 2}
-    assert "await asyncio.sleep(seconds)" in timed
+    if sys.version_info >= (3, 11, 7):  # asyncio of 3.11.2 does not say where it was
+        assert timed.count("Traceback") == 2, "where it was, and what it means"
+        assert "await asyncio.sleep(seconds)" in timed
     assert wrong.count("Traceback") == 1, "pydantic's own says no more"
