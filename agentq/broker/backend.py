@@ -188,7 +188,8 @@ class Backend(PlainBackend):
         if not stream:
             return False
         with contextlib.suppress(BrokerUnavailable):
-            return not self._store.command("XPENDING", stream, GROUP, entry, entry, 1)
+            asked = ("XPENDING", stream, GROUP, entry, entry, 1)
+            return not self._store.command(*asked, parse_detail=True)  # the entry, no summary
         return False
 
     def settle(self, request: Any) -> None:

@@ -242,10 +242,10 @@ class Store:
             pipe.execute_command(*call)
         return pipe.execute(raise_on_error=False)
 
-    def command(self, *args: Any) -> Any:
-        """Send one plain command; errors as in `call`."""
+    def command(self, *args: Any, **options: Any) -> Any:
+        """Send one plain command; *options* are of the client's parser. Errors as in `call`."""
         with _translated(self.address, self.timeout, str(args[0])):
-            return self.client.execute_command(*args)
+            return self.client.execute_command(*args, **options)
 
     def ensure_functions(self) -> library.Functions:
         """Load the functions where they are missing, older, or other code of this revision.
