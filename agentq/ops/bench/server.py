@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from agentq.host.allocator import launch_environment
-from agentq.host.priority import shorten_slice
+from agentq.ops.embedded_broker import Broker
 from agentq.store.embedded import EmbeddedServer
 
 
@@ -21,13 +20,9 @@ def private_server(program: Path | None) -> Iterator[EmbeddedServer]:
     """
     # A second Ctrl-C ends `stop`, and the server while it still writes.
     with TemporaryDirectory(prefix="aqb-", ignore_cleanup_errors=True) as folder:
-        server = EmbeddedServer(
-            data_dir=Path(folder), program=program, environment=launch_environment("jemalloc")
-        )
+        server = Broker(data_dir=Path(folder), program=program)
         try:
             server.start()
-            if server.pid is not None:
-                shorten_slice(pid=server.pid, forked=False)
             yield server
         finally:
             server.stop()
