@@ -29,6 +29,7 @@ from agentq.ops.deploy.render import (
     OPTIONAL,
     PLAN,
     STOP_SLACK,
+    SYSCTL,
     File,
     embedded_variables,
     render,
@@ -42,7 +43,7 @@ from agentq.store.address import parse
 from agentq.store.client import Store
 
 ROOT = Path("/")
-_SYSCTL = "/usr/lib/systemd/systemd-sysctl"
+_APPLY = "/usr/lib/systemd/systemd-sysctl"
 _RUNTIME = Path("/run/agentq")
 _LONGEST_STOP = timedelta(hours=1)
 _ASSIGNMENT = re.compile(r'^(\w+)="((?:[^"\\]|\\.)*)"$', re.MULTILINE)
@@ -129,7 +130,7 @@ class Machine:
         changes = install(self.root, {**leaving, **files}, site=site, processes=processes)
         if self.root == ROOT:
             try:
-                systemd.run(_SYSCTL, "/etc/sysctl.d/60-agentq.conf")
+                systemd.run(_APPLY, f"/{SYSCTL}")
             except DeployError as error:  # a container may not, and its units run all the same
                 changes.refused.extend(str(error).splitlines())
             systemd.run("systemd-sysusers", "/etc/sysusers.d/agentq.conf")

@@ -28,6 +28,7 @@ CREDENTIALS = "etc/agentq/credentials"
 ENVIRONMENT = "etc/agentq/environment"
 CODE = "etc/agentq/code"
 PLAN = "etc/agentq/plan.json"
+SYSCTL = "etc/sysctl.d/60-agentq.conf"
 _SEAT = "agentq-worker@{}.service.d/20-seat.conf"
 _PLACE = re.compile(r"@([A-Z_]+)@")
 
@@ -247,7 +248,7 @@ def _machine(site: Site, plan: Plan, given: Given, *, broker_here: bool) -> list
         ("etc/sysusers.d/agentq.conf", _filled("sysusers.conf", user)),
         ("etc/tmpfiles.d/agentq.conf", _filled("tmpfiles.conf", user)),
         ("etc/security/limits.d/agentq.conf", _filled("limits.conf", user)),
-        ("etc/sysctl.d/60-agentq.conf", _filled("sysctl.conf", {"BROKER": memory})),
+        (SYSCTL, _filled("sysctl.conf", {"BROKER": memory})),
         *secrets,
     ]
 

@@ -17,6 +17,7 @@ from agentq.host.limits import FILES
 from agentq.host.plan import Plan
 from agentq.host.preload import Preloaded, find_library, how_to_install
 from agentq.host.topology import read_topology
+from agentq.ops.deploy.render import SYSCTL
 from agentq.ops.doctor.finding import Finding, of_machine, unchecked, warning
 from agentq.ops.doctor.roots import Roots
 
@@ -29,7 +30,6 @@ FULL = 0.8
 LOOK_S = 0.5
 """How long the load of cores is looked at: the kernel counts in ticks of 10 ms."""
 
-_SYSCTL = "etc/sysctl.d/60-agentq.conf"
 _SEATS = "etc/systemd/system/agentq-worker@*.service.d/20-seat.conf"
 _IN_UNITS = (
     "the installed units have {} already: this is the limit of this shell, or of the container "
@@ -85,9 +85,9 @@ def overcommit(roots: Roots) -> Iterator[Finding]:
             f"vm.overcommit_memory is {mode}",
             why="to rewrite its append-only file the server forks; with little memory free the "
             "kernel may refuse that, and the file grows until the disk is full",
-            remedy=f"{line} is in /{_SYSCTL} already: sysctl --system applies it, or the next "
+            remedy=f"{line} is in /{SYSCTL} already: sysctl --system applies it, or the next "
             "boot; a container is refused it, and its host decides"
-            if _installed(roots, _SYSCTL, line)
+            if _installed(roots, SYSCTL, line)
             else f"echo {line} > /etc/sysctl.d/60-redis.conf && sysctl --system",
         )
 

@@ -90,10 +90,8 @@ def tune_machine(  # noqa: PLR0913 -- what the command line has
 
 def _refuse_unknown(skip: Sequence[str], known: Sequence[str]) -> None:
     for key in skip:
-        if key not in (
-            *known,
-            *NAMES,
-        ):  # the kernel's are skipped where they could not be tried too
+        # The kernel's may be named where they could not be tried either.
+        if key not in known and key not in NAMES:
             raise SettingsError(f"--skip {key}: nothing of that name is tried ({', '.join(known)})")
 
 

@@ -33,7 +33,6 @@ PLAN = Plan(
 NOTHING = Given(plain={}, secret={})
 ALLOCATORS = {"critical": {"MALLOC_ARENA_MAX": "2"}, "shared": {"LD_PRELOAD": "/lib/j.so"}}
 WORKER = "etc/systemd/system/agentq-worker@.service"
-COMMON = f"{WORKER}.d/10-common.conf"
 SHARED_SEAT = "etc/systemd/system/agentq-worker@shared-0.service.d/20-seat.conf"
 
 
