@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentq.errors import BrokerNotConfigured
 from agentq.settings import Settings
-from agentq.settings.installed import has_units, whose_broker
+from agentq.settings.installed import whose_broker
 from agentq.store.embedded import default_data_dir, find_running
 
 
@@ -19,10 +19,8 @@ def broker_url(settings: Settings) -> str:
     data_dir = settings.embedded.data_dir or default_data_dir()
     if url := find_running(data_dir):
         return url
-    none = f"no broker: broker.url is not set and no embedded server runs in {data_dir}"
+    start_one = "; start one with `agentq up`, or set AGENTQ_BROKER__URL=agentq://127.0.0.1:6379/0"
     raise BrokerNotConfigured(
-        f"{none}{whose_broker()}"
-        if has_units()
-        else f"{none}; start one with `agentq up`, or set AGENTQ_BROKER__URL="
-        "agentq://127.0.0.1:6379/0"
+        f"no broker: broker.url is not set and no embedded server runs in {data_dir}"
+        f"{whose_broker() or start_one}"
     )
